@@ -211,7 +211,7 @@ class EmbeddedServer:
         atexit.unregister(self._stop_at_exit)
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would; returns when it is dead. `restart` brings it back."""
+        """Kill the server with SIGKILL, as a crash would, and wait for its end; `restart` brings it back."""
         self._running()
         self._end_process(signal.SIGKILL)
 

@@ -1,0 +1,107 @@
+"""Fixtures for everybody: servers, clients, namespaces, the leak check and the logs of failed workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+
+import pytest
+from redis.asyncio import Redis
+
+from streamworker.embedded import EmbeddedServer
+from tests.processes import started_processes
+from tests.servers import (
+    BenchServer,
+    ServerAbsent,
+    ServerFactory,
+    ServerPool,
+    async_client,
+    leaked_keys,
+    selected_kinds,
+)
+
+_namespace_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[ServerPool]:
+    """The session's servers; use `server` or `valkey`."""
+    pool = ServerPool()
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture(scope="session", params=selected_kinds())
+def server(request: pytest.FixtureRequest, server_pool: ServerPool) -> BenchServer:
+    """A running server, each kind in turn. Shared: do not kill, flush or configure it (see `own_valkey`)."""
+    try:
+        return server_pool.get(request.param)
+    except ServerAbsent as absent:
+        pytest.skip(f"{request.param}: {absent}")
+
+
+@pytest.fixture(scope="session")
+def valkey(server_pool: ServerPool) -> BenchServer:
+    """A running Valkey, shared like `server`, for tests that take too long to repeat on every kind."""
+    return server_pool.get("valkey")
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ServerFactory]:
+    """Makes servers for this test alone, to be killed, filled, paused or flushed."""
+    servers: list[BenchServer] = []
+
+    def make(
+        kind: str = "valkey", *, appendonly: bool = False, config: Mapping[str, str] | None = None
+    ) -> EmbeddedServer:
+        one = BenchServer(kind, appendonly=appendonly, config=config)
+        servers.append(one)
+        return one.start()
+
+    yield make
+    for one in servers:
+        one.stop()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test of this session uses."""
+    return f"t{next(_namespace_numbers)}"
+
+
+@pytest.fixture
+async def redis_client(server: BenchServer) -> AsyncIterator[Redis]:
+    """A client of `server`: RESP2, bytes, no retries."""
+    async with async_client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def no_leaks(request: pytest.FixtureRequest, namespace: str) -> Iterator[None]:
+    """Fails the test if it leaves a key in its namespace that has no TTL and is no live state.
+
+    Looks at the servers that the test asked for by fixture: `server` and `valkey`.
+    """
+    used: list[BenchServer] = [
+        request.getfixturevalue(name) for name in ("server", "valkey") if name in request.fixturenames
+    ]
+    if not used:
+        pytest.fail("no_leaks needs the fixture `server` or `valkey` to know where to look")
+    yield
+    for one in used:
+        leaked = leaked_keys(one.url, namespace)
+        assert not leaked, f"keys without a TTL that are no live state, on {one.kind}: {leaked}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the workers of a failed test printed."""
+    report = yield
+    if report.failed:
+        for process in started_processes:
+            report.sections.append((f"log of worker {process.app} (pid {process.pid})", process.log_tail()))
+    if call.when == "teardown":
+        started_processes.clear()
+    return report
