@@ -1,0 +1,115 @@
+-- enqueue: new jobs -> queued, each with a typed disposition; the same job id sent again changes nothing.
+--
+-- Order: job id seen, idempotency key, delay, write. Begins with a growing write, so that under OOM the
+-- whole call is refused (R31).
+-- Replies, one per row:  ACCEPTED | SCHEDULED <due ms> | DUPLICATE <job id> <status> | CONFLICT <job id> <status>
+local tag   = KEYS[1]                    -- hash tag of the shard
+local clock = ARGV[1]                    -- ms, or '' for Redis TIME
+-- rows: id task lane env extra
+-- `extra` is '' or eight lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
+-- producer. An empty line means: none.
+local script = 'enqueue'
+-- include: fragments/base.lua
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
+local seen_ids, seen_keys, accepted = {}, {}, {}
+
+local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
+  if seen_keys[key] then return unpack(seen_keys[key]) end
+  local value = redis.call('GET', KEY .. key)
+  local id, fingerprint, state = match(value or '', '^(%S+) (%S+) (%S+)$')
+  if not id then return nil end
+  if state == 'open' then                -- R43: a missing target frees the key only while it says open
+    local token = redis.call('HGET', JOB .. id, 'st')
+    if not token then return nil end
+    state = match(token, '^%S+')
+  end
+  return id, fingerprint, state
+end
+
+local function decide(id, task, lane, env, extra)
+  if seen_ids[id] then return seen_ids[id] end
+  local known = redis.call('HMGET', JOB .. id, 'st', 'di')
+  if known[1] then return known[2] or 'ACCEPTED' end
+  local row = { id = id, task = task, lane = lane, env = env, at = format('%d', now) }
+  if extra ~= '' then
+    local delay, window
+    row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer =
+      match(extra, EXTRA)
+    if not row.key then error('enqueue row cannot be read: ' .. id) end
+    if row.key ~= '' then
+      local holder, fingerprint, status = holder_of(row.key)
+      if holder == id then return 'ACCEPTED' end
+      if holder then
+        return (fingerprint == row.fingerprint and 'DUPLICATE ' or 'CONFLICT ') .. holder .. ' ' .. status
+      end
+      seen_keys[row.key] = { id, row.fingerprint, 'queued' }
+      row.window = window
+    end
+    if row.deadline ~= '' then row.deadline = format('%d', now + tonumber(row.deadline)) end
+    if delay ~= '' and tonumber(delay) > 0 then row.due = format('%d', now + tonumber(delay)) end
+  end
+  accepted[#accepted + 1] = row
+  return row.due and 'SCHEDULED ' .. row.due or 'ACCEPTED'
+end
+
+local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
+  if row.due then
+    redis.call('HSET', BODY .. row.id, 'env', row.env)
+    redis.call('ZADD', SCHEDULE, row.due, row.id)
+    bump('scheduled:' .. row.lane, 1)
+    return ''
+  end
+  local entry = redis.call('XADD', LANE .. row.lane, '*', 'id', row.id, 'env', row.env)
+  bump('queued:' .. row.lane, 1)
+  return 'a ' .. entry
+end
+
+local function write_record(row, entry)
+  local w = { 'st', 'queued 0 0 0 1 0 0 0', 'la', row.lane, 'ta', row.task, 'at', row.at, 'en', entry }
+  local function set(field, value)
+    if value and value ~= '' then
+      w[#w + 1] = field
+      w[#w + 1] = value
+    end
+  end
+  set('ky', row.key)
+  if (row.key or '') ~= '' then
+    set('kf', row.fingerprint)
+    set('kw', row.window)
+  end
+  set('dl', row.deadline)
+  set('tn', row.tenant)
+  set('ms', row.max_starts)
+  if row.due then
+    set('du', row.due)
+    set('di', 'SCHEDULED ' .. row.due)
+  end
+  redis.call('HSET', JOB .. row.id, unpack(w))
+  if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
+  if (row.key or '') ~= '' then
+    redis.call('SET', KEY .. row.key, format('%s %s open', row.id, row.fingerprint))
+  end
+end
+
+local replies = {}
+for i = 2, #ARGV, 5 do
+  local id = ARGV[i]
+  local reply = decide(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  seen_ids[id] = seen_ids[id] or reply
+  replies[#replies + 1] = reply
+end
+for i = 1, #accepted do
+  local row = accepted[i]
+  write_record(row, write_place(row))
+  bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
+  lines[#lines + 1] = format('%s 0 1 - queued 0 0 0 %s task=%s lane=%s%s%s', row.id,
+    row.due and 'delayed' or 'enqueued', row.task, row.lane,
+    (row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '', row.due and ' due=' .. row.due or '')
+end
+if #lines > 0 then
+  local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
+  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', format('%d', now), 's', script,
+    'w', '-', 'e', table.concat(lines, '\n'))
+  for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
+end
+return replies

@@ -1,0 +1,27 @@
+-- exchange: settle what ended, then claim for the free slots, in one call: `settle` and `claim` fused.
+--
+-- Replies  { OK | NOSESSION, { head, id, envelope, ... }, { one per settle row } }
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local worker       = ARGV[2]             -- worker id: the consumer name
+local session      = ARGV[3]             -- of the connection that asks (D5)
+local lease_ms     = ARGV[4]             -- how long the claims live without a heartbeat
+local retention_ms = ARGV[5]             -- how long a finished record stays
+local limit        = ARGV[6]             -- claims at most; 0 claims nothing
+local shared       = ARGV[7]             -- free shared slots
+local offers       = ARGV[8]             -- lines: lane kind entry
+local plan         = ARGV[9]             -- lines: lane reserved quota phase
+-- rows: head id [first [second]], see fragments/settle_step.lua
+local script, actor = 'exchange', worker
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/finish.lua
+-- include: fragments/settle_step.lua
+-- include: fragments/commit.lua
+-- include: fragments/claim_step.lua
+local replies = settle_rows(10)
+local verdict = claim_jobs()
+commit(fence)
+return { verdict, claims, replies }

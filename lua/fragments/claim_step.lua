@@ -1,0 +1,195 @@
+-- claim_step: offered entries first, then the lanes as planned; D5's table decides each entry.
+--
+-- Needs worker, session, lease_ms, limit, shared, offers, plan. `offers` has a row `lane kind entry` for
+-- each entry that was delivered to this worker but is not running; `plan` a row `lane reserved quota
+-- phase` for each lane, most owed first. phase `q` reads that lane's quarantine instead (D22).
+-- A claim is answered by three values: head, id, envelope. The head's words: fence attempt starts
+-- strikes epoch lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
+local MAX_STARTS = 20
+local LEAVE = 64                         -- entries of one call that may be looked at and not taken
+local claims = {}
+local left = tonumber(limit)
+local shared_left = tonumber(shared)
+local fence, first_fence
+local left_alone = 0
+local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
+for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)') do
+  local row = { lane = lane, free = tonumber(reserved), quota = tonumber(quota), phase = tonumber(phase) }
+  order[#order + 1] = row
+  if phase == 'q' then
+    row.quarantine = true
+    rows[lane .. 'q'] = row
+  else
+    rows[lane .. 'a'], rows[lane .. 'r'] = row, row
+  end
+end
+
+local function next_fence()              -- D4: survives a flush, stays below 2^53
+  if not fence then
+    first_fence = tonumber(redis.call('GET', FENCE) or '0')
+    fence = math.max(first_fence, now * 1024 - 1)
+  end
+  fence = fence + 1
+  return fence
+end
+
+local function ms_since(time)            -- relative, so that no worker's clock is compared with Redis's
+  local at = tonumber(time or '')
+  return at and format('%d', now - at) or '-'
+end
+
+local function has_slot(lane, kind)
+  local row = rows[lane .. kind]
+  return left > 0 and row and (row.free > 0 or shared_left > 0)
+end
+
+local function grant_claim(rec, lane, kind, entry, env)
+  local row, n = rows[lane .. kind], #claims
+  claims[n + 1] = format('%d %d %d %d %d %s %s %s %s %s %s', rec.fence, rec.attempt, rec.starts, rec.strikes,
+    rec.epoch, lane, kind, entry, ms_since(rec.at), ms_since(rec.dl), ms_since(rec.ut))
+  claims[n + 2] = rec.id
+  claims[n + 3] = env
+  left = left - 1
+  if row.free > 0 then row.free = row.free - 1 else shared_left = shared_left - 1 end
+end
+
+local function reject(stream, entry, result)
+  drop(stream, entry)
+  bump('claims:' .. result, 1)
+  left_alone = left_alone + 1
+end
+
+local function bury_unreadable(rec, id, lane, stream, entry, env) -- kept and counted, never lost
+  rec.id, rec.effect, rec.w = id, true, nil
+  effects[#effects + 1] = rec
+  rec.dead = { 'id', id, 'task', rec.ta or '', 'lane', lane, 'class', 'unknown', 'code', 'bad_record',
+    'reason', 'bad_record', 'error', 'the record cannot be read: ' .. tostring(rec.st), 'attempt', '0',
+    'epoch', '0', 'version', '0', 'dead_at', format('%d', now), 'env', env }
+  reject(stream, entry, 'bad_record')
+end
+
+local function take_waiting(rec, lane, kind, entry, env)
+  if (rec.dl or '') ~= '' and tonumber(rec.dl) <= now then
+    left_alone = left_alone + 1
+    return fail(rec, 'expired', 'persistent', 'expired', '', env, 'own')
+  end
+  if rec.starts >= (tonumber(rec.ms or '') or MAX_STARTS) then
+    left_alone = left_alone + 1
+    return fail(rec, 'too_many_starts', 'unknown', 'too_many_starts', '', env, 'own')
+  end
+  if not has_slot(lane, kind) then       -- delivered, but there is no slot: back to ready, uncharged
+    ack_entry(rec)
+    return make_ready(rec, env)
+  end
+  rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
+  rec.fence, rec.lease = next_fence(), now + lease_ms
+  transition(rec, 'claimed', 'claimed', now)
+  put(rec, 'wo', worker)
+  put(rec, 'se', session)
+  grant_claim(rec, lane, kind, entry, env)
+end
+
+local function take_held(rec, lane, kind, entry, env, offered)
+  if rec.wo ~= worker then               -- somebody else's: give it back to its holder
+    redis.call('XCLAIM', LANE .. lane .. SUFFIX[kind], 'workers', rec.wo, 0, entry, 'JUSTID')
+  elseif offered and rec.status == 'claimed' and tonumber(rec.se) < tonumber(session) then
+    if not has_slot(lane, kind) then
+      rec.attempt = math.max(0, rec.attempt - 1)
+      transition(rec, 'queued', 'no_slot', now)
+      close_claim(rec, 'released', 'own')
+      ack_entry(rec)
+      return make_ready(rec, env)
+    end
+    touch(rec)                           -- its reply was lost: the same claim again, uncharged
+    rec.fence, rec.lease = next_fence(), now + lease_ms
+    put(rec, 'se', session)
+    return grant_claim(rec, lane, kind, entry, env)
+  end
+  left_alone = left_alone + 1
+end
+
+local function take(lane, kind, entry, id, env, offered)
+  local stream = LANE .. lane .. SUFFIX[kind]
+  local rec = load(id)
+  if not rec then return reject(stream, entry, 'missing') end
+  if rec.bad then return bury_unreadable(rec, id, lane, stream, entry, env) end
+  if not WAITING[rec.status] and not HELD[rec.status] then return reject(stream, entry, 'final') end
+  if rec.la ~= lane or rec.en ~= kind .. ' ' .. entry then return reject(stream, entry, 'conflict') end
+  if WAITING[rec.status] then return take_waiting(rec, lane, kind, entry, env) end
+  return take_held(rec, lane, kind, entry, env, offered)
+end
+
+local function read(lane, kind, count)   -- how many entries were delivered
+  local stream = LANE .. lane .. SUFFIX[kind]
+  local reply
+  for try = 1, 2 do
+    -- pcall: XREADGROUP is never refused under OOM, and a missing group (R9) is made again at 0 (R8)
+    reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count, 'STREAMS', stream, '>')
+    if not reply then return 0 end
+    if not reply.err then break end
+    if try == 2 or not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err) end
+    redis.call('XGROUP', 'CREATE', stream, 'workers', '0', 'MKSTREAM')
+  end
+  local entries = reply[1][2]
+  for i = 1, #entries do
+    local fields = entries[i][2]
+    take(lane, kind, entries[i][1], fields[2], fields[4], false)
+  end
+  return #entries
+end
+
+local function ready_share(phase, count) -- ready before arrivals, except each 4th while both wait
+  local share = 0
+  for i = phase, phase + count - 1 do
+    if i % 4 ~= 3 then share = share + 1 end
+  end
+  return share
+end
+
+local function read_lane(row, count)     -- as many claims as the lane has, up to count
+  local before = left
+  if row.quarantine then
+    read(row.lane, 'q', 1)
+    return before - left
+  end
+  local share = ready_share(row.phase, count)
+  if share > 0 then read(row.lane, 'r', share) end
+  local missing = count - (before - left)
+  if missing > 0 then read(row.lane, 'a', missing) end
+  missing = count - (before - left)
+  if missing > 0 and share < count then read(row.lane, 'r', missing) end
+  row.phase = (row.phase + before - left) % 4
+  return before - left
+end
+
+local function claim_offered()
+  for lane, kind, entry in string.gmatch(offers, '(%S+) (%a) (%S+)') do
+    local stream = LANE .. lane .. SUFFIX[kind]
+    local found = redis.call('XRANGE', stream, entry, entry)[1]
+    if found then
+      take(lane, kind, entry, found[2][2], found[2][4], true)
+    else
+      reject(stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record
+    end
+  end
+end
+
+local function claim_planned()
+  for pass = 1, 2 do                     -- first each lane's share, then what others left of theirs
+    for i = 1, #order do
+      local row = order[i]
+      local extra = pass == 1 and math.min(shared_left, row.quota) or shared_left
+      local count = math.min(left, row.free + extra)
+      if count > 0 and not row.dry and left_alone < LEAVE then
+        row.dry = read_lane(row, count) < count
+      end
+    end
+  end
+end
+
+local function claim_jobs()              -- D5: without this session, a late call finds nothing
+  if redis.call('HGET', WORKER .. worker, 'session') ~= session then return 'NOSESSION' end
+  claim_offered()
+  if left > 0 then claim_planned() end
+  return 'OK'
+end

@@ -1,0 +1,89 @@
+-- commit: all writes of a script, in the order of D3, so that an error at any point leaves a job where it
+-- was or in two places, of which the record honours one.
+--
+-- 1 a write that is allowed under OOM, since only a script's first write is checked (R31);
+-- 2 the fence counter and the event; 3 what the decisions entail: bodies, streams, schedule, dead letters,
+-- keys; 4 the records; 5 clean-up, XACK and XDEL last.
+-- Needs: script (name for the log), actor (worker or operator), retention_ms.
+local function write_effects()
+  for i = 1, #effects do
+    local rec = effects[i]
+    if rec.body then redis.call('HSET', BODY .. rec.id, unpack(rec.body)) end
+    if rec.ready then
+      local entry = redis.call('XADD', LANE .. rec.la .. SUFFIX[rec.kind], '*', 'id', rec.id, 'env', rec.ready)
+      put(rec, 'en', rec.kind .. ' ' .. entry)
+    end
+    if rec.due then
+      redis.call('HSET', BODY .. rec.id, 'env', rec.env)
+      redis.call('ZADD', SCHEDULE, format('%d', rec.due), rec.id)
+    end
+    if rec.dead then
+      put(rec, 'dq', redis.call('XADD', DLQ, '*', unpack(rec.dead)))
+    end
+    if rec.key_value then
+      redis.call('SET', KEY .. rec.ky, rec.key_value, 'PX', rec.kw or '86400000')
+    elseif rec.key_free then
+      redis.call('DEL', KEY .. rec.ky)
+    elseif rec.key_open then
+      redis.call('SET', KEY .. rec.ky, rec.key_open)
+    end
+  end
+end
+
+local function write_records()
+  for i = 1, #dirty do
+    local rec, w = dirty[i], dirty[i].w
+    w[#w + 1] = 'st'
+    w[#w + 1] = format('%s %d %d %d %d %d %d %d', rec.status, rec.attempt, rec.starts, rec.strikes,
+      rec.version, rec.epoch, rec.fence, rec.lease)
+    redis.call('HSET', JOB .. rec.id, unpack(w))
+    if rec.retire then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end
+    local is = place(rec)
+    if is ~= rec.was or rec.la ~= rec.was_lane then
+      if rec.was then bump(rec.was .. rec.was_lane, -1) end
+      if is then bump(is .. rec.la, 1) end
+    end
+  end
+end
+
+local function clean_up()
+  for i = 1, #effects do
+    local rec = effects[i]
+    if rec.leave_schedule or rec.unschedule then redis.call('ZREM', SCHEDULE, rec.id) end
+    if rec.leave_deadline then redis.call('ZREM', DEADLINES, rec.id) end
+    if rec.drop_env or (rec.ready and rec.unschedule) then redis.call('HDEL', BODY .. rec.id, 'env') end
+    if rec.retire then
+      redis.call('PEXPIRE', BODY .. rec.id, retention_ms)
+    elseif rec.reopen then
+      redis.call('PERSIST', JOB .. rec.id)
+      redis.call('DEL', BODY .. rec.id)
+    end
+    if rec.wake then
+      for _ = 1, math.min(rec.wake, 100) do redis.call('RPUSH', DONE .. rec.id, rec.status) end
+      redis.call('PEXPIRE', DONE .. rec.id, 60000)
+    end
+  end
+  for field, by in pairs(counters) do
+    if by ~= 0 then redis.call('HINCRBY', STATS, field, format('%d', by)) end
+  end
+  for stream, ids in pairs(acks) do
+    for i = 1, #ids, CHUNK do
+      local last = math.min(i + CHUNK - 1, #ids)
+      redis.call('XACK', stream, 'workers', unpack(ids, i, last))
+      redis.call('XDEL', stream, unpack(ids, i, last))
+    end
+  end
+end
+
+local function commit(fence)
+  redis.call('PERSIST', FENCE)
+  if fence then redis.call('SET', FENCE, format('%d', fence)) end
+  if #lines > 0 then
+    local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
+    redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', format('%d', now), 's', script,
+      'w', actor, 'e', table.concat(lines, '\n'))
+  end
+  write_effects()
+  write_records()
+  clean_up()
+end

@@ -1,0 +1,71 @@
+-- finish: ends a job. Frees or keeps its key, writes its dead letter, wakes who awaits the result.
+--
+-- `failed` carries the error; success carries `result`. Results up to 64 bytes stay in the record, so
+-- that it remains a listpack; longer values have the body hash.
+local QUIET = { cancelled = true, discarded = true, superseded = true }
+local SMALL = 64
+
+local function close_claim(rec, outcome, by)   -- D1: what this fence came to, for a re-sent settle
+  if rec.fence > 0 then
+    put(rec, 'sd', format('%d %s %s', rec.fence, outcome, by))
+  end
+  rec.fence, rec.lease = 0, 0
+end
+
+local function release_key(rec, final)   -- D11: success keeps the key for its window, anything else frees it
+  if (rec.ky or '') == '' then return end
+  local value = redis.call('GET', KEY .. rec.ky)
+  if not value or match(value, '^%S+') ~= rec.id then return end
+  effect(rec)
+  if final == 'succeeded' then
+    rec.key_value = format('%s %s %s', rec.id, rec.kf or '-', final)
+  else
+    rec.key_free = true
+  end
+end
+
+local function leave_waits(rec)
+  if (rec.dl or '') ~= '' then effect(rec); rec.leave_deadline = true end
+  if (rec.en or '') == '' then effect(rec); rec.leave_schedule = true end
+  if rec.ec or rec.du then effect(rec) end       -- it has or had a body, which must expire too
+  if (rec.wa or '') ~= '' then effect(rec); rec.wake = tonumber(rec.wa) end
+  ack_entry(rec)
+  rec.retire = true
+end
+
+local function succeed(rec, reason, result, by)
+  transition(rec, 'succeeded', reason, now)
+  close_claim(rec, 'succeeded', by)
+  rec.strikes = 0
+  put(rec, 'fi', format('%d', now))
+  if #result > SMALL then
+    effect(rec)
+    rec.body = { 'result', result }
+  elseif result ~= '' then
+    put(rec, 're', result)
+  end
+  release_key(rec, 'succeeded')
+  leave_waits(rec)
+end
+
+local function fail(rec, reason, class, code, text, env, by)
+  env = envelope(rec, env)               -- read while the entry is still named by the record
+  transition(rec, 'failed_terminal', reason, now, ' class=' .. class .. ' code=' .. code)
+  close_claim(rec, 'failed', by)
+  put(rec, 'fi', format('%d', now))
+  put(rec, 'ec', class .. ' ' .. code)
+  effect(rec)
+  if text ~= '' then rec.body = { 'error', text } end
+  rec.drop_env = true
+  release_key(rec, 'failed_terminal')
+  if not QUIET[code] then
+    bump('dead:' .. rec.ta .. ':' .. code, 1)
+    rec.dead = { 'id', rec.id, 'task', rec.ta, 'lane', rec.la, 'tenant', rec.tn or '', 'class', class,
+      'code', code, 'reason', reason, 'error', text, 'attempt', format('%d', rec.attempt),
+      'starts', format('%d', rec.starts), 'strikes', format('%d', rec.strikes),
+      'epoch', format('%d', rec.epoch), 'version', format('%d', rec.version), 'at', rec.at or '0',
+      'dead_at', format('%d', now), 'worker', rec.wo or '', 'ky', rec.ky or '', 'kf', rec.kf or '',
+      'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
+  end
+  leave_waits(rec)
+end

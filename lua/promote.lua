@@ -1,0 +1,56 @@
+-- promote: due jobs -> ready; jobs past their deadline -> failed_terminal, or flagged where held (D9).
+--
+-- Adds before it removes (R31). A due id that is not waiting is dropped from the schedule.
+-- Replies  { promoted, expired, due time of the next in ms or '' }
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local worker       = ARGV[2]             -- the keeper
+local retention_ms = ARGV[3]             -- how long a finished record stays
+local limit        = ARGV[4]             -- at most 500 (R32)
+local script, actor = 'promote', worker
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/finish.lua
+-- include: fragments/commit.lua
+local promoted, expired, stale = 0, 0, {}
+local upto = format('%d', now)
+
+local overdue = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', upto, 'LIMIT', 0, limit)
+local stale_deadlines = {}
+for i = 1, #overdue do
+  local rec = load(overdue[i])
+  if rec and not rec.bad and WAITING[rec.status] then
+    fail(rec, 'expired', 'persistent', 'expired', '', '', 'own')
+    expired = expired + 1
+  else
+    if rec and not rec.bad and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
+    stale_deadlines[#stale_deadlines + 1] = overdue[i]
+  end
+end
+
+local due = redis.call('ZRANGEBYSCORE', SCHEDULE, '-inf', upto, 'LIMIT', 0, limit)
+for i = 1, #due do
+  local rec = load(due[i])
+  if rec and not rec.bad and WAITING[rec.status] and (rec.en or '') == '' then
+    local env = redis.call('HGET', BODY .. rec.id, 'env')
+    if env then
+      make_ready(rec, env)
+      rec.unschedule = true
+      promoted = promoted + 1
+    else
+      fail(rec, 'entry_deleted', 'unknown', 'entry_deleted', '', '', 'own')
+    end
+  else
+    stale[#stale + 1] = due[i]
+  end
+end
+
+if #overdue > 0 or #due > 0 then
+  commit()
+  if #stale > 0 then redis.call('ZREM', SCHEDULE, unpack(stale)) end
+  if #stale_deadlines > 0 then redis.call('ZREM', DEADLINES, unpack(stale_deadlines)) end
+end
+local nearest = redis.call('ZRANGE', SCHEDULE, 0, 0, 'WITHSCORES')[2]
+return { promoted, expired, nearest or '' }

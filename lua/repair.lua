@@ -1,0 +1,46 @@
+-- repair: looks up the place of open records, for what no stream, schedule or holder has any more (D3, D8).
+--
+-- A waiting job that is nowhere is made ready from its envelope, or ends `entry_deleted` if that went with
+-- the entry. A claim whose lease ran out and whose entry is gone is named, to be decided like a recovery.
+-- Replies  { number put right, { candidate, ... } }
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local worker       = ARGV[2]             -- the keeper
+local retention_ms = ARGV[3]             -- how long a finished record stays
+-- rows: id
+local script, actor = 'repair', worker
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/finish.lua
+-- include: fragments/commit.lua
+-- include: fragments/candidate.lua
+local held_back = tonumber(redis.call('HGET', SWEEP, 'hold') or '0') > 0   -- D6: not after an outage
+local found, mended = {}, 0
+
+local function entry_stands(rec)
+  local stream, entry = stream_of(rec)
+  return stream and #redis.call('XRANGE', stream, entry, entry) > 0
+end
+
+for i = 4, #ARGV do
+  local rec = load(ARGV[i])
+  if rec and not rec.bad and HELD[rec.status] then
+    if rec.lease <= now and not held_back and not entry_stands(rec) then
+      found[#found + 1] = candidate(rec)
+    end
+  elseif rec and not rec.bad and WAITING[rec.status] and not entry_stands(rec)
+    and not redis.call('ZSCORE', SCHEDULE, rec.id) then
+    mended = mended + 1
+    local env = redis.call('HGET', BODY .. rec.id, 'env')
+    if env then
+      make_ready(rec, env)
+      rec.unschedule = true
+    else
+      fail(rec, 'entry_deleted', 'unknown', 'entry_deleted', '', '', 'own')
+    end
+  end
+end
+commit()
+return { mended, found }

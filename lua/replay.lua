@@ -1,0 +1,83 @@
+-- replay: failed_terminal -> queued, by an operator only, named by its dead letter and epoch (D23).
+--
+-- Starts a new epoch with attempt, starts, strikes, cancel flag and deadline reset, takes the idempotency
+-- key again, and removes the dead letter. Works from the dead letter alone when the record has expired.
+-- Replies, one per row:  OK | ALREADY | KEY_TAKEN <job id> | GONE
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local actor        = ARGV[2]             -- who asks, for the log
+local retention_ms = ARGV[3]             -- how long a finished record stays
+-- rows: letter id epoch
+local script = 'replay'
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/finish.lua
+-- include: fragments/commit.lua
+local letters, taken = {}, {}
+
+local function dead_letter(letter)
+  local found = redis.call('XRANGE', DLQ, letter, letter)[1]
+  if not found then return nil end
+  local fields = {}
+  for i = 1, #found[2], 2 do fields[found[2][i]] = found[2][i + 1] end
+  return fields
+end
+
+local function revive(id, dead)          -- the record's retention is over: what the dead letter kept
+  local rec = { id = id, status = 'failed_terminal', attempt = tonumber(dead.attempt) or 0, starts = 0,
+    strikes = 0, version = tonumber(dead.version) or 0, epoch = tonumber(dead.epoch) or 0, fence = 0,
+    lease = 0, was_lane = dead.lane }
+  records[id] = rec
+  put(rec, 'la', dead.lane)
+  put(rec, 'ta', dead.task)
+  put(rec, 'at', dead.at)
+  for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms' }) do
+    if (dead[field] or '') ~= '' then put(rec, field, dead[field]) end
+  end
+  if (dead.tenant or '') ~= '' then put(rec, 'tn', dead.tenant) end
+  return rec
+end
+
+local function reserve_key(rec)          -- nil, or who has it by now
+  if (rec.ky or '') == '' then return nil end
+  local holder = taken[rec.ky] or match(redis.call('GET', KEY .. rec.ky) or '', '^%S+')
+  if holder and holder ~= rec.id then return holder end
+  taken[rec.ky] = rec.id
+  rec.key_open = format('%s %s open', rec.id, rec.kf or '-')
+  return nil
+end
+
+local function replay(letter, id, epoch)
+  local dead = dead_letter(letter)
+  local rec = load(id)
+  if not dead or dead.id ~= id then return rec and 'ALREADY' or 'GONE' end
+  if dead.epoch ~= epoch then return 'ALREADY' end
+  if rec and (rec.bad or rec.status ~= 'failed_terminal' or rec.epoch ~= tonumber(epoch)) then
+    return 'ALREADY'
+  end
+  if (dead.task or '') == '' or (dead.env or '') == '' then return 'GONE' end
+  rec = rec or revive(id, dead)
+  local holder = reserve_key(rec)
+  if holder then return 'KEY_TAKEN ' .. holder end
+  rec.attempt, rec.starts, rec.strikes, rec.epoch = 0, 0, 0, rec.epoch + 1
+  transition(rec, 'queued', 'replayed', now)
+  for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq' }) do
+    if (rec[field] or '') ~= '' then put(rec, field, '') end
+  end
+  make_ready(rec, dead.env)
+  rec.reopen = true
+  letters[#letters + 1] = letter
+  return 'OK'
+end
+
+local replies = {}
+for i = 4, #ARGV, 3 do
+  replies[#replies + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+end
+if #letters > 0 then
+  commit()
+  redis.call('XDEL', DLQ, unpack(letters))
+end
+return replies

@@ -1,0 +1,142 @@
+"""The catalogue of Redis keys: every key that streamworker writes, its type, lifetime and owner.
+
+Keys of one shard share the hash tag `{<namespace>:<shard>}`, so that each script touches one cluster slot
+(R38). `lua/fragments/keys.lua` derives the same names from the tag; a test compares the two, and the leak
+tests use `is_live_state` to tell state that may stay from a key that somebody forgot to let expire.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z")
+
+#: Suffix of a lane's streams by the kind letter that a record's `entry` carries.
+STREAM_SUFFIX = {"a": "", "r": ":ready", "q": ":quarantine"}
+#: The consumer group of every lane stream.
+GROUP = "workers"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """One row of the catalogue."""
+
+    pattern: str
+    type: str
+    ttl: str
+    owner: str
+    holds: str
+
+    @property
+    def live(self) -> bool:
+        """Whether the key may exist without a TTL."""
+        return self.ttl.startswith("none")
+
+
+CATALOGUE: tuple[KeySpec, ...] = (
+    KeySpec("lane:<lane>", "stream", "none", "enqueue", "arrivals: id, env"),
+    KeySpec("lane:<lane>:ready", "stream", "none", "settle, promote", "jobs whose wait is over: id, env"),
+    KeySpec("lane:<lane>:quarantine", "stream", "none", "recovery", "jobs with strikes: id, env"),
+    KeySpec("job:<id>", "hash", "none while open, then the record's retention", "every script", "the record"),
+    KeySpec("body:<id>", "hash", "none while open, then the record's retention", "every script",
+            "envelope while parked, long result, error text"),
+    KeySpec("key:<key id>", "string", "none while open, then the window", "enqueue, finish",
+            "job id, fingerprint, final status"),
+    KeySpec("schedule", "zset", "none", "settle, promote", "due time (ms) -> job id"),
+    KeySpec("deadlines", "zset", "none", "enqueue, finish", "deadline (ms) -> job id"),
+    KeySpec("dlq", "stream", "none", "finish, replay, discard", "dead letters"),
+    KeySpec("events", "stream", "none (trimmed by the keeper at its bound in bytes)", "every script",
+            "the transition log"),
+    KeySpec("stats", "hash", "none", "every script", "counters per lane and task; the log's sequence"),
+    KeySpec("fence", "string", "none", "claim", "the counter behind all fences"),
+    KeySpec("sweep", "hash", "none", "recover", "last sweep's time, hold and cursors"),
+    KeySpec("elect:<role>", "string", "seconds", "keeper", "hint: who does a keeper's work"),
+    KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
+    KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
+)  # fmt: skip
+
+_PLACEHOLDER = re.compile(r"<[^>]+>")
+
+
+def _matcher(spec: KeySpec) -> re.Pattern[str]:
+    parts = [re.escape(part) for part in _PLACEHOLDER.split(spec.pattern)]
+    return re.compile(r"\{[^}]*\}:" + ".+".join(parts) + r"\Z", re.DOTALL)
+
+
+_LIVE = tuple(_matcher(spec) for spec in CATALOGUE if spec.live)
+
+
+def is_live_state(key: str) -> bool:
+    """Whether the catalogue lets this key exist without a TTL."""
+    return any(pattern.match(key) for pattern in _LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Names of one shard's keys."""
+
+    namespace: str
+    shard: int = 0
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.match(self.namespace):
+            raise ValueError(
+                f"namespace {self.namespace!r}: use 1 to 48 letters, digits, '.', '_' or '-', "
+                "beginning with a letter or digit"
+            )
+
+    @property
+    def tag(self) -> str:
+        """The hash tag, which the scripts receive as their one declared key."""
+        return f"{{{self.namespace}:{self.shard}}}"
+
+    def stream(self, lane: str, kind: str = "a") -> str:
+        """A lane's stream: kind `a` arrivals, `r` ready, `q` quarantine."""
+        return f"{self.tag}:lane:{lane}{STREAM_SUFFIX[kind]}"
+
+    def job(self, job_id: str) -> str:
+        return f"{self.tag}:job:{job_id}"
+
+    def body(self, job_id: str) -> str:
+        return f"{self.tag}:body:{job_id}"
+
+    def key(self, key_id: str) -> str:
+        return f"{self.tag}:key:{key_id}"
+
+    def done(self, job_id: str) -> str:
+        return f"{self.tag}:done:{job_id}"
+
+    def worker(self, worker: str) -> str:
+        return f"{self.tag}:worker:{worker}"
+
+    def elect(self, role: str) -> str:
+        return f"{self.tag}:elect:{role}"
+
+    @property
+    def schedule(self) -> str:
+        return f"{self.tag}:schedule"
+
+    @property
+    def deadlines(self) -> str:
+        return f"{self.tag}:deadlines"
+
+    @property
+    def dlq(self) -> str:
+        return f"{self.tag}:dlq"
+
+    @property
+    def events(self) -> str:
+        return f"{self.tag}:events"
+
+    @property
+    def stats(self) -> str:
+        return f"{self.tag}:stats"
+
+    @property
+    def fence(self) -> str:
+        return f"{self.tag}:fence"
+
+    @property
+    def sweep(self) -> str:
+        return f"{self.tag}:sweep"
