@@ -1,0 +1,66 @@
+"""What an attempt came to: Success, Retry, Fail or Release. Python decides, Lua commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamworker.core.states import ErrorClass, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The handler returned; `result` is encoded JSON, empty for None."""
+
+    result: bytes = b""
+    reason: Reason = Reason.RETURNED
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Run again after `delay_ms`; the attempt is charged."""
+
+    delay_ms: int
+    error_class: ErrorClass
+    code: str
+    error: str
+    #: From which the delay can be recomputed; a token without white space.
+    policy: str = "-"
+    reason: Reason = Reason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The job is over, as a dead letter unless the code is a quiet one."""
+
+    error_class: ErrorClass
+    code: str
+    error: str
+    reason: Reason = Reason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Hand the job back: the attempt is not charged."""
+
+    reason: Reason
+    delay_ms: int = 0
+
+
+Outcome = Success | Retry | Fail | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Returned by a handler: run this job again in `seconds`, without charging the attempt.
+
+    Every start still counts towards the task's `max_starts`, so that no job snoozes for ever.
+    """
+
+    seconds: float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Returned by a handler: there is nothing to do, and that is a success."""
+
+    why: str = ""

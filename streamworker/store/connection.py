@@ -1,0 +1,287 @@
+"""Connections to Redis: one write path, replies in the order of the calls.
+
+redis-py connects (TLS, ACL, unix sockets); the socket is then read and written here, so that a call is
+one `write` and a reply one callback, with nothing re-sent behind our back (R16). A lost reply is reported
+as `ConnectionLost`: whether the server executed the call is then unknown, and the caller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from typing import Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import hiredis
+
+from streamworker.core.errors import ConnectionLost, ServerUnsuitable, StreamworkerError
+from streamworker.store.lua import Script
+
+Argument = str | bytes | int
+
+#: Seconds to wait for a TCP connection.
+CONNECT_TIMEOUT = 5.0
+#: Seconds without an answer after which a connection counts as lost. Never None: a frozen server would
+#: hang the caller for ever (R17).
+REPLY_TIMEOUT = 5.0
+
+
+class ReplyError(StreamworkerError):
+    """Redis refused a command; a script's error names the Lua file and line it came from."""
+
+
+class NoScript(ReplyError):
+    """The server does not know the script's digest: load it and send again (R29)."""
+
+
+def redact(url: str) -> str:
+    """The URL without its password, for messages and logs (R28)."""
+    parts = urlsplit(url)
+    if parts.password is None and "password=" not in parts.query:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    user = f"{parts.username}:***@" if parts.username else ":***@"
+    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))
+
+
+def _options(timeout: float) -> dict[str, Any]:
+    # redis-py is imported when the first connection is made: a producer's import stays quick.
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return {
+        "protocol": 2,  # RESP3 changes the shape of replies (R25)
+        "decode_responses": False,  # R26
+        "retry": Retry(NoBackoff(), 0),  # automatic retries re-run Lua (R16)
+        "health_check_interval": 0,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": timeout,
+    }
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that no connection can be made of. Raises ServerUnsuitable."""
+    import redis
+
+    try:
+        redis.ConnectionPool.from_url(url)
+    except ValueError as error:
+        # redis-py's message may quote the URL, and a URL may hold a password
+        detail = str(error).split(url)[0].strip() if url and url in str(error) else str(error)
+        raise ServerUnsuitable(
+            f"{redact(url)!r} is not a Redis URL: {detail}",
+            "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket",
+        ) from None
+
+
+def _lost(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
+    """Our word for what redis-py or the socket said, without secrets."""
+    text = str(error) or type(error).__name__
+    if type(error).__name__ == "AuthenticationError" or "WRONGPASS" in text or "NOAUTH" in text:
+        return ServerUnsuitable(
+            f"{redact(url)} refused the password", "check user and password in STREAMWORKER_REDIS_URL"
+        )
+    return ConnectionLost(f"no connection to {redact(url)}: {text.replace(url, redact(url))}")
+
+
+class _Replies(asyncio.Protocol):
+    """Reads replies and hands each to the call that waits longest."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._reader = hiredis.Reader(replyError=_reply_error)
+
+    def data_received(self, data: bytes) -> None:
+        reader, waiting = self._reader, self._link._waiting
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                _, future = waiting.popleft()
+                if future.done():  # the caller was cancelled: its reply is read and dropped (R19)
+                    continue
+                if isinstance(reply, Exception):
+                    future.set_exception(reply)
+                else:
+                    future.set_result(reply)
+        except Exception as error:  # not Redis at the other end, or an answer nobody asked for
+            self._link._fail(ConnectionLost(f"unreadable answer: {error}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._link._fail(_lost(self._link.url, error or ConnectionError("closed by the server")))
+
+
+def _reply_error(message: str) -> Exception:
+    if message.startswith("NOSCRIPT"):
+        return NoScript(message)
+    return ReplyError(message)
+
+
+class Link:
+    """One connection in one event loop, used by many: calls are answered in the order they were sent."""
+
+    def __init__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> None:
+        self.url = url
+        self.timeout = timeout
+        self.last_reply = 0.0  # monotonic seconds; for readiness (R42)
+        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Link {redact(self.url)} {'up' if self.connected else 'down'}>"
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that were sent and not answered."""
+        return len(self._waiting)
+
+    async def connect(self) -> None:
+        """Connect anew. Raises ConnectionLost, or ServerUnsuitable for a refused password."""
+        self.abort()
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        import redis.asyncio
+        from redis.exceptions import RedisError
+
+        check_url(self.url)
+        pool = redis.asyncio.ConnectionPool.from_url(self.url, **_options(self.timeout))
+        connection = cast(Any, pool.make_connection())
+        try:
+            await connection.connect()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _lost(self.url, error) from None
+        # redis-py did the handshake; from here on the socket is ours alone.
+        transport = cast(asyncio.Transport, connection._writer.transport)
+        transport.set_protocol(_Replies(self))
+        self._connection = connection
+        self._transport = transport
+        self.last_reply = time.monotonic()
+
+    def send(self, *arguments: Argument) -> asyncio.Future[Any]:
+        """Write one command now; the future gets its reply, a ReplyError or ConnectionLost.
+
+        Raises ConnectionLost when there is no connection: then nothing was sent.
+        """
+        transport = self._transport
+        if transport is None or self._loop is None:
+            raise ConnectionLost(f"not connected to {redact(self.url)}")
+        if self._pid != os.getpid():
+            raise ConnectionLost("this connection belongs to the parent process (R27)")
+        future = self._loop.create_future()
+        self._waiting.append((self._loop.time(), future))
+        transport.write(hiredis.pack_command(arguments))
+        if self._watch is None:
+            self._watch = self._loop.call_later(self.timeout, self._check_age)
+        return future
+
+    async def call(self, *arguments: Argument) -> Any:
+        """Send one command and await its reply."""
+        return await self.send(*arguments)
+
+    def send_script(self, script: Script, tag: str, *argv: Argument) -> asyncio.Future[Any]:
+        """Send one script by its digest; a NOSCRIPT reply is the caller's to handle."""
+        return self.send("EVALSHA", script.sha, 1, tag, *argv)
+
+    async def script(self, script: Script, tag: str, *argv: Argument) -> Any:
+        """Run one script, loading it when the server does not know it (R29).
+
+        A Redis error names the Lua file and line that it came from.
+        """
+        try:
+            try:
+                return await self.send_script(script, tag, *argv)
+            except NoScript:
+                return await self.send("EVAL", script.text, 1, tag, *argv)
+        except ReplyError as error:
+            raise ReplyError(script.locate(str(error))) from None
+
+    def abort(self) -> None:
+        """Drop the connection; calls without a reply get ConnectionLost."""
+        self._fail(ConnectionLost(f"connection to {redact(self.url)} was closed"))
+
+    async def close(self) -> None:
+        self.abort()
+
+    def _check_age(self) -> None:
+        self._watch = None
+        if not self._waiting or self._loop is None:
+            return
+        age = self._loop.time() - self._waiting[0][0]
+        if age >= self.timeout:
+            self._fail(ConnectionLost(f"no answer from {redact(self.url)} for {age:.1f} s"))
+        else:
+            self._watch = self._loop.call_later(self.timeout - age + 0.001, self._check_age)
+
+    def _fail(self, error: Exception) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            # A transport that is never told its connection is lost would warn at exit.
+            transport.abort()
+            with contextlib.suppress(AttributeError):
+                self._connection._reader = self._connection._writer = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # retrieved: a caller that is gone makes no noise
+
+
+class SyncLink:
+    """One blocking connection for a thread, with the same promises as `Link`."""
+
+    def __init__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> None:
+        self.url = url
+        self.timeout = timeout
+        self._connection: Any = None
+
+    def __repr__(self) -> str:
+        return f"<SyncLink {redact(self.url)}>"
+
+    def call(self, *arguments: Argument) -> Any:
+        """Send one command and wait for its reply. Raises ConnectionLost or ReplyError."""
+        import redis
+        from redis.exceptions import RedisError, ResponseError
+
+        try:
+            if self._connection is None:
+                check_url(self.url)
+                pool = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
+                self._connection = pool.make_connection()
+                self._connection.connect()
+            self._connection.send_packed_command(hiredis.pack_command(arguments))
+            return self._connection.read_response()
+        except ResponseError as error:
+            # redis-py strips the word NOSCRIPT from the message, but has a class for it
+            missing = type(error).__name__ == "NoScriptError"
+            raise (NoScript if missing else ReplyError)(str(error)) from None
+        except (RedisError, OSError) as error:
+            self.close()
+            raise _lost(self.url, error) from None
+
+    def script(self, script: Script, tag: str, *argv: Argument) -> Any:
+        """Run one script, loading it when the server does not know it (R29)."""
+        try:
+            try:
+                return self.call("EVALSHA", script.sha, 1, tag, *argv)
+            except NoScript:
+                return self.call("EVAL", script.text, 1, tag, *argv)
+        except ReplyError as error:
+            raise ReplyError(script.locate(str(error))) from None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.disconnect()

@@ -1,0 +1,229 @@
+"""Typed wrappers of the Lua scripts. Each is checked against the script's binding lines at import."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamworker.core.job import Candidate, Claim
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
+from streamworker.store import lua
+from streamworker.store.connection import Argument
+
+#: ms that an open key, once its job succeeded, stays by default.
+KEY_WINDOW_MS = 24 * 3600 * 1000
+#: ms that a finished record stays.
+RETENTION_MS = 15 * 60 * 1000
+#: Rows of one call at most: a script must not hold up the server (R32, R33).
+BATCH = 500
+#: Claims of one job until it ends `too_many_starts`; the same number stands in claim_step.lua.
+MAX_STARTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script with its arguments, ready to be sent, and safe to be sent twice."""
+
+    script: lua.Script
+    argv: tuple[Argument, ...]
+
+
+F = TypeVar("F", bound=Callable[..., Call])
+
+
+def bound(wrapper: F) -> F:
+    """Check a wrapper's parameters against the bindings of the script of the same name."""
+    script = lua.load(wrapper.__name__)
+    parameters = [name for name in inspect.signature(wrapper).parameters if name != "rows"]
+    has_rows = "rows" in inspect.signature(wrapper).parameters
+    if tuple(parameters) != script.bindings or has_rows != bool(script.rows):
+        raise TypeError(
+            f"scripts.{script.name} takes {parameters}{' and rows' if has_rows else ''}, "
+            f"but lua/{script.name}.lua binds {list(script.bindings)}{' and rows' if script.rows else ''}"
+        )
+    return wrapper
+
+
+@bound
+def enqueue(*, clock: str, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("enqueue"), (clock, *rows))
+
+
+@bound
+def claim(
+    *,
+    clock: str,
+    worker: str,
+    session: int,
+    lease_ms: int,
+    retention_ms: int,
+    limit: int,
+    shared: int,
+    offers: str,
+    plan: str,
+) -> Call:
+    return Call(
+        lua.load("claim"),
+        (clock, worker, session, lease_ms, retention_ms, limit, shared, offers, plan),
+    )
+
+
+@bound
+def exchange(
+    *,
+    clock: str,
+    worker: str,
+    session: int,
+    lease_ms: int,
+    retention_ms: int,
+    limit: int,
+    shared: int,
+    offers: str,
+    plan: str,
+    rows: Iterable[Argument],
+) -> Call:
+    return Call(
+        lua.load("exchange"),
+        (clock, worker, session, lease_ms, retention_ms, limit, shared, offers, plan, *rows),
+    )
+
+
+@bound
+def settle(*, clock: str, actor: str, lease_ms: int, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("settle"), (clock, actor, lease_ms, retention_ms, *rows))
+
+
+@bound
+def heartbeat(*, clock: str, worker: str, lease_ms: int, liveness_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("heartbeat"), (clock, worker, lease_ms, liveness_ms, *rows))
+
+
+@bound
+def recover(
+    *,
+    clock: str,
+    worker: str,
+    lease_ms: int,
+    retention_ms: int,
+    lane: str,
+    kind: str,
+    count: int,
+) -> Call:
+    return Call(lua.load("recover"), (clock, worker, lease_ms, retention_ms, lane, kind, count))
+
+
+@bound
+def repair(*, clock: str, worker: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("repair"), (clock, worker, retention_ms, *rows))
+
+
+@bound
+def promote(*, clock: str, worker: str, retention_ms: int, limit: int) -> Call:
+    return Call(lua.load("promote"), (clock, worker, retention_ms, limit))
+
+
+@bound
+def cancel(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("cancel"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("replay"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def discard(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("discard"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def session(*, worker: str, own: int, liveness_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("session"), (worker, own, liveness_ms, *rows))
+
+
+@bound
+def watch(*, job_id: str, wait: int) -> Call:
+    return Call(lua.load("watch"), (job_id, wait))
+
+
+@bound
+def forget(*, worker: str, leave: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("forget"), (worker, leave, *rows))
+
+
+@bound
+def elect(*, role: str, worker: str, ttl_ms: int) -> Call:
+    return Call(lua.load("elect"), (role, worker, ttl_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One row of `enqueue`."""
+
+    job_id: str
+    task: str
+    lane: str
+    envelope: bytes
+    key_id: str = ""
+    fingerprint: str = ""
+    window_ms: int = KEY_WINDOW_MS
+    delay_ms: int = 0
+    deadline_ms: int = 0  # from enqueue; 0: none
+    tenant: str = ""
+    max_starts: int = MAX_STARTS
+    producer: str = ""
+
+    def row(self) -> tuple[Argument, ...]:
+        starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)
+        if not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts):
+            return (self.job_id, self.task, self.lane, self.envelope, "")
+        extra = "\n".join(
+            (
+                self.key_id,
+                self.fingerprint,
+                str(self.window_ms) if self.key_id else "",
+                str(self.delay_ms) if self.delay_ms else "",
+                str(self.deadline_ms) if self.deadline_ms else "",
+                self.tenant,
+                starts,
+                self.producer,
+            )
+        )
+        return (self.job_id, self.task, self.lane, self.envelope, extra)
+
+
+def mark_row(claim: Claim, started_ago_ms: int) -> tuple[Argument, ...]:
+    """A start mark: claimed -> processing."""
+    return (f"M {claim.fence} - {started_ago_ms} own started - - 0 -", claim.job_id)
+
+
+def outcome_row(claim: Claim, outcome: Outcome, started_ago_ms: int | None) -> tuple[Argument, ...]:
+    """An owner's settle row; `started_ago_ms` None: the handler did not run."""
+    ago = "-" if started_ago_ms is None else str(started_ago_ms)
+    return _row(claim.job_id, f"{claim.fence} - {ago} own", outcome, claim.envelope)
+
+
+def recovery_row(candidate: Candidate, outcome: Retry | Fail) -> tuple[Argument, ...]:
+    """A recovery's settle row: it names the version that was judged (D6); the envelope is Redis's."""
+    return _row(candidate.job_id, f"{candidate.fence} {candidate.version} - recovered", outcome, b"")
+
+
+def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argument, ...]:
+    match outcome:
+        case Success(result, reason):
+            return (f"S {who} {reason} - - 0 -", job_id, result)
+        case Retry(delay_ms, error_class, code, error, policy, reason):
+            head = f"R {who} {reason} {error_class} {code} {delay_ms} {policy}"
+            return (head, job_id, error.encode(), envelope)
+        case Fail(error_class, code, error, reason):
+            return (f"F {who} {reason} {error_class} {code} 0 -", job_id, error.encode(), envelope)
+        case Release(reason, delay_ms):
+            return (f"L {who} {reason} - - {delay_ms} -", job_id, b"", envelope)
+
+
+def offer_lines(entries: Sequence[tuple[str, str, str]]) -> str:
+    """The `offers` argument from (lane, kind, entry id)."""
+    return "\n".join(f"{lane} {kind} {entry}" for lane, kind, entry in entries)
