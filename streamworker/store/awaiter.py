@@ -1,0 +1,134 @@
+"""Waits for the end of jobs: one blocking connection for all that an event loop waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from streamworker.core.errors import StreamworkerError
+from streamworker.core.states import Status
+from streamworker.store import scripts
+from streamworker.store.caller import Caller, backoff
+from streamworker.store.connection import Link
+from streamworker.store.keys import Keys
+
+#: Seconds that one BLPOP blocks (R17: at most 2 s, and less than the connection's timeout).
+BLOCK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A finished job: its result as JSON (empty: None), or its error."""
+
+    status: Status
+    result: bytes
+    error_class: str
+    error_code: str
+    error: str
+
+
+async def look(caller: Caller, job_id: str, *, wait: bool = False) -> Ended | None | bool:
+    """The outcome; None while the job is open; False when there is no record of it."""
+    reply = await caller.run(scripts.watch(job_id=job_id, wait=int(wait)))
+    if reply == b"GONE":
+        return False
+    if reply == b"WAIT":
+        return None
+    status, result, code, error = reply
+    error_class, _, error_code = code.decode().partition(" ")
+    return Ended(Status(status.decode()), result, error_class, error_code, error.decode("utf-8", "replace"))
+
+
+class Awaiter:
+    """Wakes whoever awaits a result; a lost wake-up costs one look more, never the result."""
+
+    def __init__(self, caller: Caller, keys: Keys) -> None:
+        self._caller = caller
+        self._keys = keys
+        self._link = Link(caller.link.url, timeout=BLOCK + 3)
+        self._wanted: dict[str, list[asyncio.Event]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._client_id: int | None = None  # of the blocked connection, to release it
+        self._blocked_on: set[str] = set()
+        self._reads = 0  # blocking reads begun
+        self._releasing = False
+
+    async def wait(self, job_id: str) -> Ended | bool:
+        """The outcome once the job is over; False when there is no record of it.
+
+        Looks again each time the blocking read ends, so that an expired wake-up list does not matter.
+        """
+        found = await look(self._caller, job_id, wait=True)
+        while found is None:
+            event = asyncio.Event()
+            self._wanted.setdefault(job_id, []).append(event)
+            await self._listen(job_id)
+            try:
+                await event.wait()
+            finally:
+                waiting = self._wanted.get(job_id, [])
+                if event in waiting:
+                    waiting.remove(event)
+                if not waiting:
+                    self._wanted.pop(job_id, None)
+            found = await look(self._caller, job_id)
+        return found
+
+    async def _listen(self, job_id: str) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif job_id not in self._blocked_on and not self._releasing:
+            self._releasing = True
+            try:
+                await self._release(self._reads)
+            finally:
+                self._releasing = False
+
+    async def _release(self, read: int) -> None:
+        """End the blocking read number `read`, which does not know the newest keys."""
+        while self._reads == read and self._wanted:
+            with contextlib.suppress(StreamworkerError):
+                if self._client_id is not None:
+                    await self._caller.command("CLIENT", "UNBLOCK", self._client_id, "ERROR")
+            if self._reads == read:  # it may have come before the read began to block
+                await asyncio.sleep(0.002)
+
+    async def _run(self) -> None:
+        failures = 0
+        while self._wanted:
+            try:
+                if not self._link.connected:
+                    await self._link.connect()
+                    self._client_id = int(await self._link.call("CLIENT", "ID"))
+                self._blocked_on = set(self._wanted)
+                self._reads += 1
+                keys = [self._keys.done(job_id) for job_id in self._blocked_on]
+                reply: Any = await self._link.call("BLPOP", *keys, BLOCK)
+                failures = 0
+            except StreamworkerError as error:
+                if str(error).startswith("UNBLOCKED"):  # a new key to wait for
+                    continue
+                self._link.abort()
+                failures += 1
+                await asyncio.sleep(backoff(failures))
+                self._wake(list(self._blocked_on))
+                continue
+            if reply is None:  # everybody looks once more: a wake-up may have expired
+                self._wake(list(self._blocked_on))
+            else:
+                self._wake([reply[0].decode().rpartition(":done:")[2]])
+        self._link.abort()
+
+    def _wake(self, job_ids: list[str]) -> None:
+        for job_id in job_ids:
+            for event in self._wanted.pop(job_id, []):
+                event.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._link.abort()

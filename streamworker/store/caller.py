@@ -1,0 +1,72 @@
+"""Calls that survive a lost connection: each is safe to be sent twice, so it is sent until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from streamworker.core.errors import ConnectionLost
+from streamworker.store.connection import Argument, Link, ReplyError
+from streamworker.store.scripts import Call
+
+#: Answers of a server that is starting, failing over or busy: the call was not executed (R42).
+PASSING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE")
+#: Seconds of the first and of the longest pause between two attempts to connect.
+BACKOFF_FIRST, BACKOFF_LAST = 0.05, 1.0
+
+
+def passes(error: Exception) -> bool:
+    """Whether the same call may work later on, on a new connection."""
+    return isinstance(error, ConnectionLost) or (
+        isinstance(error, ReplyError) and str(error).startswith(PASSING)
+    )
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to wait before attempt number `attempt` (from 1): doubling, capped, spread."""
+    return min(BACKOFF_LAST, BACKOFF_FIRST * 2 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+class Caller:
+    """One connection of an event loop that comes back by itself."""
+
+    def __init__(self, url: str, tag: str, *, patience: float = 10.0, timeout: float = 5.0) -> None:
+        self.link = Link(url, timeout=timeout)
+        self.tag = tag
+        #: Seconds that a call may take, lost connections included.
+        self.patience = patience
+        self._connecting = asyncio.Lock()
+
+    async def ready(self) -> Link:
+        """The link, connected. Raises ConnectionLost or ServerUnsuitable."""
+        if not self.link.connected:
+            async with self._connecting:
+                if not self.link.connected:
+                    await self.link.connect()
+        return self.link
+
+    async def run(self, call: Call) -> Any:
+        """Run a script until it is answered or patience ends; then the last error is raised."""
+        return await self._persist(lambda link: link.script(call.script, self.tag, *call.argv))
+
+    async def command(self, *arguments: Argument) -> Any:
+        """Send a plain command that is safe to be sent twice."""
+        return await self._persist(lambda link: link.call(*arguments))
+
+    async def _persist(self, send: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.patience
+        attempt = 0
+        while True:
+            try:
+                return await send(await self.ready())
+            except (ConnectionLost, ReplyError) as error:
+                attempt += 1
+                pause = backoff(attempt)
+                if not passes(error) or loop.time() + pause > until:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def close(self) -> None:
+        await self.link.close()

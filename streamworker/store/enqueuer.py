@@ -1,0 +1,144 @@
+"""Concurrent enqueues of one loop turn travel in one script call."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from streamworker.core.errors import EnqueueRejected, OutcomeUnknown, StreamworkerError
+from streamworker.core.states import Disposition
+from streamworker.store import scripts
+from streamworker.store.caller import Caller, passes
+from streamworker.store.connection import Argument, NoScript, ReplyError
+from streamworker.store.scripts import BATCH, NewJob
+
+#: A call carries at most so many bytes of envelopes: one huge write would hold up everybody else's.
+CALL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What became of one enqueue: the job that answers for it, and its state where it was there before."""
+
+    job_id: str
+    disposition: Disposition
+    status: str = "queued"
+
+
+def _parse(reply: bytes, job: NewJob) -> Placed:
+    word, *rest = reply.decode().split(" ")
+    disposition = Disposition(word)
+    if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
+        return Placed(rest[0], disposition, rest[1])
+    return Placed(job.job_id, disposition)
+
+
+_Waiting = tuple[NewJob, "asyncio.Future[Placed]"]
+
+
+class Enqueuer:
+    """Collects jobs until the end of the loop turn and sends them in chunks of at most 500."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._pending: list[_Waiting] = []
+        self._scheduled = False
+        self._resending: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, job: NewJob) -> asyncio.Future[Placed]:
+        """Add one job; the future gets what became of it.
+
+        Raises (in the future) EnqueueRejected when Redis is out of memory, ConnectionLost when it could
+        not be reached, OutcomeUnknown when the reply was lost and could not be had by sending again.
+        """
+        future: asyncio.Future[Placed] = self._loop.create_future()
+        self._pending.append((job, future))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        pending, self._pending = self._pending, []
+        for chunk in _chunks(pending):
+            self._send(chunk)
+
+    def _send(self, chunk: list[_Waiting]) -> None:
+        if not self._caller.link.connected:
+            self._persist(chunk, sent=False)
+            return
+        call = _call(chunk)
+        reply = self._caller.link.send_script(call.script, self._caller.tag, *call.argv)
+        reply.add_done_callback(partial(self._answered, chunk))
+
+    def _answered(self, chunk: list[_Waiting], reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled():
+            self._persist(chunk, sent=True)
+        elif (error := reply.exception()) is None:
+            _resolve(chunk, reply.result())
+        elif isinstance(error, NoScript) or (isinstance(error, Exception) and passes(error)):
+            self._persist(chunk, sent=not isinstance(error, ReplyError))
+        else:
+            script = scripts.enqueue(clock="", rows=()).script
+            _refuse(chunk, ReplyError(script.locate(str(error))))
+
+    def _persist(self, chunk: list[_Waiting], *, sent: bool) -> None:
+        """Send again until answered: the same job ids get the same disposition."""
+        task = self._loop.create_task(self._resend(chunk, sent))
+        self._resending.add(task)
+        task.add_done_callback(self._resending.discard)
+
+    async def _resend(self, chunk: list[_Waiting], sent: bool) -> None:
+        try:
+            replies = await self._caller.run(_call(chunk))
+        except StreamworkerError as error:
+            unknown = sent and passes(error)
+            _refuse(chunk, OutcomeUnknown([job.job_id for job, _ in chunk]) if unknown else error)
+        else:
+            _resolve(chunk, replies)
+
+    async def close(self) -> None:
+        """Let what was added be answered first."""
+        if self._pending:
+            self._flush()
+        while self._resending:
+            await asyncio.wait(self._resending)
+
+
+def _chunks(pending: list[_Waiting]) -> list[list[_Waiting]]:
+    if len(pending) <= BATCH and sum(len(job.envelope) for job, _ in pending) <= CALL_BYTES:
+        return [pending]
+    chunks: list[list[_Waiting]] = [[]]
+    size = 0
+    for waiting in pending:
+        size += len(waiting[0].envelope)
+        if chunks[-1] and (len(chunks[-1]) >= BATCH or size > CALL_BYTES):
+            chunks.append([])
+            size = len(waiting[0].envelope)
+        chunks[-1].append(waiting)
+    return chunks
+
+
+def _call(chunk: list[_Waiting]) -> scripts.Call:
+    rows: list[Argument] = []
+    for job, _ in chunk:
+        rows.extend(job.row())
+    return scripts.enqueue(clock="", rows=rows)
+
+
+def _resolve(chunk: list[_Waiting], replies: list[bytes]) -> None:
+    for (job, future), reply in zip(chunk, replies, strict=True):
+        if not future.done():
+            future.set_result(_parse(reply, job))
+
+
+def _refuse(chunk: list[_Waiting], error: Exception) -> None:
+    if isinstance(error, ReplyError) and str(error).startswith("OOM"):
+        error = EnqueueRejected("Redis is out of memory (maxmemory)")
+    for _, future in chunk:
+        if not future.done():
+            future.set_exception(error)
