@@ -27,6 +27,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+from streamworker.core.errors import StreamworkerError
+
 HOST = "127.0.0.1"
 #: How many ports a start tries before it gives up: each loses only against a program that took it first.
 _PORT_ATTEMPTS = 20
@@ -53,7 +55,7 @@ os.execv(binary, [binary, *arguments])
 """
 
 
-class EmbeddedServerError(RuntimeError):
+class EmbeddedServerError(StreamworkerError):
     """An embedded server did not start or did not obey; the message ends with the last lines of its log."""
 
 
