@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
@@ -29,14 +29,18 @@ def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str) 
         time.sleep(_POLL_SECONDS)
 
 
+@overload
 async def wait_until_async(
-    predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, what: str
-) -> T:
+    predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., what: str
+) -> T: ...
+@overload
+async def wait_until_async(predicate: Callable[[], T], *, timeout: float = ..., what: str) -> T: ...
+async def wait_until_async(predicate: Callable[[], object], *, timeout: float = 10.0, what: str) -> object:
     """Like `wait_until`, for a loop; `predicate` may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:
         result = predicate()
-        value: T = await result if inspect.isawaitable(result) else result
+        value: object = await result if inspect.isawaitable(result) else result
         if value:
             return value
         if time.monotonic() > deadline:
