@@ -1,0 +1,346 @@
+"""What can go wrong, and what kind of wrong it is.
+
+The exceptions that users raise and catch, and `classify`, which turns any exception of a handler into the
+error class and code that the retry policy works with.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from streamworker.core.foreign import Verdict as Verdict
+from streamworker.core.foreign import http_status, network
+from streamworker.core.states import ErrorClass
+from streamworker.core.text import truncate_text
+
+
+class StreamworkerError(Exception):
+    """The root of all errors of this package. Pickles with its facts, whatever its signature."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, dict(self.__dict__))
+
+
+def _restore(cls: type[StreamworkerError], args: tuple[Any, ...], facts: dict[str, Any]) -> StreamworkerError:
+    error = cls.__new__(cls, *args)
+    error.args = args  # OSError's __new__ leaves them to __init__, which is not run here
+    error.__dict__.update(facts)
+    return error
+
+
+# --- bad input -------------------------------------------------------------------------------------------
+
+
+class ConfigurationError(StreamworkerError, ValueError):
+    """A setting, a policy or a declaration cannot work; the message says what to change."""
+
+
+class InvalidArgument(StreamworkerError, ValueError):
+    """A name, key or id that is not allowed. `what` names it, `value` is what was given."""
+
+    def __init__(self, what: str, value: object, problem: str) -> None:
+        self.what = what
+        self.value = value
+        self.problem = problem
+        super().__init__(f"{what} {_shown(value)}: {problem}")
+
+
+class DurationError(StreamworkerError, ValueError):
+    """A value that is no duration. `what` names the setting."""
+
+    def __init__(self, what: str, value: object, problem: str) -> None:
+        self.what = what
+        self.value = value
+        self.problem = problem
+        super().__init__(f"{what}: {_shown(value)} {problem}")
+
+
+class SerializationError(StreamworkerError, ValueError):
+    """A value that JSON cannot hold exactly. `path` says where it is, `problem` what it is."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}")
+
+
+class PayloadTooLarge(StreamworkerError, ValueError):
+    """A payload above its limit; `size` and `limit` in bytes."""
+
+    def __init__(self, size: int, limit: int, what: str = "payload") -> None:
+        self.size = size
+        self.limit = limit
+        self.what = what
+        super().__init__(
+            f"{what}: {size} bytes of JSON, the limit is {limit}; keep the data elsewhere, pass a reference"
+        )
+
+
+class UnknownTask(StreamworkerError):
+    """No task of that name is registered. `known` lists the names that are."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(sorted(known))
+        near = difflib.get_close_matches(name, self.known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.known) or 'none'}"
+        super().__init__(f"no task is named {_shown(name)}; {hint}")
+
+
+# --- raised by handlers ----------------------------------------------------------------------------------
+
+
+class TransientError(StreamworkerError):
+    """Raise it for what may work later: the job is retried by its task's policy.
+
+    `code` is a short token for metrics and the dead-letter list; a subclass may set it once for all.
+    """
+
+    code: str = "transient"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        if code is not None:
+            self.code = check_code(code)
+        super().__init__(message)
+
+
+class PersistentError(StreamworkerError):
+    """Raise it for what no retry can mend: the job fails at once and becomes a dead letter."""
+
+    code: str = "persistent"
+
+    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+        if code is not None:
+            self.code = check_code(code)
+        super().__init__(message)
+
+
+class RetryAfter(TransientError):
+    """Raise it when the other side said how long to wait. Charged as an attempt.
+
+    The retry never comes earlier than `seconds` (below zero counts as zero, above a day as a day).
+    """
+
+    code = "retry_after"
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        given: object = seconds
+        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+            raise DurationError("RetryAfter", given, "is not a finite number of seconds")
+        self.seconds = float(seconds)
+        super().__init__(message or f"retry after {seconds:g} s")
+
+
+class Cancel(StreamworkerError):
+    """Raise it to end the job as `cancelled`: no retry and no dead letter. `why` is kept."""
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+        super().__init__(why)
+
+
+# --- met by producers ------------------------------------------------------------------------------------
+
+
+class IdempotencyConflict(StreamworkerError):
+    """The key is held by a job with other arguments. `job_id` is that job; nothing was enqueued."""
+
+    def __init__(self, job_id: str, key: str, task: str) -> None:
+        self.job_id = job_id
+        self.key = key
+        self.task = task
+        super().__init__(
+            f"key {_shown(key)} of task {task} is held by job {job_id} with other arguments; "
+            "use another key, or the same arguments"
+        )
+
+
+class EnqueueRejected(StreamworkerError):
+    """The queue took no more. `retry_after` is in seconds, None when there is no telling."""
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        self.reason = reason
+        self.retry_after = retry_after
+        wait = "" if retry_after is None else f"; try again in {retry_after:g} s"
+        super().__init__(f"enqueue was rejected: {reason}{wait}")
+
+
+class ConnectionLost(StreamworkerError, ConnectionError):
+    """Redis could not be reached, or the connection broke before anything was sent."""
+
+
+class OutcomeUnknown(StreamworkerError, ConnectionError):
+    """The reply was lost and sending again did not settle it: the jobs may or may not be enqueued.
+
+    Enqueue again with the same key, or look the ids up once Redis is back.
+    """
+
+    def __init__(self, job_ids: Sequence[str]) -> None:
+        self.job_ids = tuple(job_ids)
+        shown = ", ".join(self.job_ids[:3]) + (" …" if len(self.job_ids) > 3 else "")
+        super().__init__(
+            f"the reply was lost: {len(self.job_ids)} job(s) may or may not be enqueued ({shown}); "
+            "look them up, or enqueue again with the same key"
+        )
+
+
+class JobFailed(StreamworkerError):
+    """The awaited job ended in `failed_terminal`."""
+
+    def __init__(self, job_id: str, code: str, error_class: str, error: str) -> None:
+        self.job_id = job_id
+        self.code = code
+        self.error_class = error_class
+        self.error = error
+        super().__init__(f"job {job_id} failed ({error_class}, {code}): {error}")
+
+
+class JobNotFound(StreamworkerError):
+    """There is no record of the job: it never was, or its record has expired."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is not known: its record has expired, or it was never enqueued here")
+
+
+class ResultTimeout(StreamworkerError, TimeoutError):
+    """The job did not end in time; it goes on. `status` is the last one seen."""
+
+    def __init__(self, job_id: str, seconds: float, status: str) -> None:
+        self.job_id = job_id
+        self.seconds = seconds
+        self.status = status
+        super().__init__(f"job {job_id} did not end within {seconds:g} s; it is {status} and goes on")
+
+
+class ServerUnsuitable(StreamworkerError):
+    """The Redis server cannot keep the promise. `remedy` says what to change."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}; {remedy}")
+
+
+# --- classification --------------------------------------------------------------------------------------
+
+_CODE = re.compile(r"[a-z0-9_.-]{1,44}", re.ASCII)
+#: Codes that the engine gives meaning to. An exception whose class happens to be called `Cancelled` must not
+#: pass for a cancelled job, which would make no dead letter.
+RESERVED_CODES = frozenset(
+    {"cancelled", "discarded", "superseded", "expired", "crash_loop", "worker_lost", "too_many_starts"}
+    | {"unknown_task", "bad_arguments", "entry_deleted"}
+)
+
+
+def check_code(code: object) -> str:
+    """Return `code` if it is a valid error code: 1 to 44 of `a-z 0-9 _ . -`. Raises InvalidArgument."""
+    if not isinstance(code, str) or not _CODE.fullmatch(code):
+        raise InvalidArgument("error code", code, "use 1 to 44 characters of a-z, 0-9, '_', '.' and '-'")
+    return code
+
+
+_WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def classify(
+    exc: BaseException,
+    *,
+    transient: tuple[type[BaseException], ...] = (),
+    persistent: tuple[type[BaseException], ...] = (),
+) -> Verdict:
+    """Say what kind of error `exc` is; never raises.
+
+    Types that the task declared come first, the one nearest in the MRO wins (a type in both is transient);
+    they change the class and keep the code. Then this package's own errors, HTTP statuses, time-outs and lost
+    connections. All else is *unknown*, with the class name as code. A group is as bad as its worst member:
+    one persistent error makes it persistent, one unknown error unknown.
+    """
+    try:
+        verdict = _judge(exc, transient, persistent)
+        for cls in type(exc).__mro__:
+            if cls in transient:
+                return Verdict(ErrorClass.TRANSIENT, verdict.code, verdict.retry_after)
+            if cls in persistent:
+                return Verdict(ErrorClass.PERSISTENT, verdict.code)
+    except Exception:  # a property of a foreign exception may raise anything
+        return Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
+    return verdict
+
+
+def _judge(
+    exc: BaseException,
+    transient: tuple[type[BaseException], ...],
+    persistent: tuple[type[BaseException], ...],
+) -> Verdict:
+    if isinstance(exc, BaseExceptionGroup):
+        members = [classify(member, transient=transient, persistent=persistent) for member in exc.exceptions]
+        return max(members, key=_badness)
+    own = _own(exc) if isinstance(exc, StreamworkerError) else None
+    found = own or http_status(exc) or network(exc)
+    return found or Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
+
+
+def _badness(verdict: Verdict) -> tuple[int, float]:
+    rank = (ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.PERSISTENT).index(verdict.error_class)
+    return rank, verdict.retry_after or 0.0
+
+
+def _own(exc: StreamworkerError) -> Verdict | None:
+    match exc:
+        case RetryAfter():
+            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc), max(exc.seconds, 0.0))
+        case TransientError():
+            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc))
+        case PersistentError():
+            return Verdict(ErrorClass.PERSISTENT, _safe_code(exc))
+        case Cancel():
+            return Verdict(ErrorClass.PERSISTENT, "cancelled")
+        case SerializationError() | PayloadTooLarge():
+            return Verdict(ErrorClass.PERSISTENT, _name_code(type(exc)))
+        case EnqueueRejected():
+            return Verdict(ErrorClass.TRANSIENT, "enqueue_rejected", exc.retry_after)
+        case _:
+            return None
+
+
+def _safe_code(exc: TransientError | PersistentError) -> str:
+    code: object = exc.code
+    if not isinstance(code, str) or not _CODE.fullmatch(code):
+        return _name_code(type(exc))
+    return f"error_{code}" if code in RESERVED_CODES else code
+
+
+def _name_code(cls: type) -> str:
+    code = re.sub(r"[^a-z0-9_]", "_", _WORD_BREAK.sub("_", cls.__name__).lower())
+    return (f"error_{code}" if code in RESERVED_CODES else code)[:44]
+
+
+def error_text(exc: BaseException) -> str:
+    """Return `ClassName: message` for the record, at most 8 kB of valid UTF-8; never raises."""
+    return truncate_text(_text(exc))
+
+
+def _text(exc: BaseException) -> str:
+    name = type(exc).__name__
+    try:
+        message = str(exc)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    text = f"{name}: {message}" if message else name
+    if isinstance(exc, BaseExceptionGroup):  # its own message says only how many there are
+        text += " [" + "; ".join(_text(member) for member in exc.exceptions[:5]) + "]"
+    return text
+
+
+def _shown(value: object) -> str:
+    """A short, printable form of what the caller gave."""
+    try:
+        text = ascii(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else text[:77] + "..."
