@@ -167,6 +167,22 @@ def test_the_server_dies_with_its_parent(end: signal.Signals) -> None:
     wait_until(lambda: not alive(pid), what="the server is gone")
 
 
+def test_a_forked_child_that_exits_leaves_the_server_of_its_parent_alone() -> None:
+    program = (
+        "import os, sys\n"
+        "from streamworker.embedded import EmbeddedServer\n"
+        "with EmbeddedServer() as server:\n"
+        "    child = os.fork()\n"
+        "    if child == 0: import atexit; atexit._run_exitfuncs(); os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "    print(server.running)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "True"
+
+
 def test_a_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
