@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -100,6 +101,22 @@ class Enqueuer:
             _refuse(chunk, OutcomeUnknown([job.job_id for job, _ in chunk]) if unknown else error)
         else:
             _resolve(chunk, replies)
+
+    async def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Place a list in one or a few calls of at most 500, two of them in flight. Errors as in `add`.
+
+        When a call fails, those before it stand: enqueuing the same jobs again changes nothing for them.
+        """
+        chunks = _chunks([(job, self._loop.create_future()) for job in jobs]) if jobs else []
+        window = asyncio.Semaphore(2)
+
+        async def send(chunk: list[_Waiting]) -> list[Placed]:
+            async with window:
+                self._send(chunk)
+                return [await future for _, future in chunk]
+
+        placed = await asyncio.gather(*(send(chunk) for chunk in chunks))
+        return [one for chunk in placed for one in chunk]
 
     async def close(self) -> None:
         """Let what was added be answered first."""

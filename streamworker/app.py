@@ -1,0 +1,223 @@
+"""The app: tasks, lanes and settings in one place. Imports no worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from streamworker import settings as settings_module
+from streamworker.client import DEFAULT_LANE, Job, handle_of, place_all
+from streamworker.core.durations import Duration
+from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
+from streamworker.core.lanes import DEFAULT_LANES, Lane, check_lane_name
+from streamworker.core.outcome import Skip, Snooze
+from streamworker.core.retry import Retry
+from streamworker.core.template import check_task_name
+from streamworker.store.keys import Keys
+from streamworker.store.queue import Queue, QueueSource
+from streamworker.store.scripts import MAX_STARTS, NewJob
+from streamworker.task import DEFAULT_TIMEOUT, Call, Context, Policy, Signature, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+log = logging.getLogger("streamworker")
+
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
+
+
+@asynccontextmanager
+async def _no_lifespan(_: App) -> AsyncIterator[None]:
+    yield None
+
+
+class App:
+    """A named set of tasks and lanes.
+
+    `App("shop")` alone is complete: lanes `priority` and `normal` with reserved slots, 4 attempts with
+    stepped back-off, a dead-letter queue that nothing turns off. Settings given here win over
+    `STREAMWORKER_*` variables.
+
+    Raises ConfigurationError, InvalidArgument or DurationError for what cannot work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        lanes: Mapping[str, Lane] | None = None,
+        redis_url: str | None = None,
+        namespace: str | None = None,
+        lease: Duration | None = None,
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings_module.read(name, redis_url=redis_url, namespace=namespace, lease=lease)
+        Keys(self.settings.namespace)  # refuses a name that cannot be a namespace
+        chosen = dict(DEFAULT_LANES if lanes is None else lanes)
+        for lane, spec in chosen.items():
+            check_lane_name(lane)
+            if not isinstance(spec, Lane):
+                raise ConfigurationError(f"lane {lane!r} is declared by a Lane(...), not {spec!r}")
+        if not chosen:
+            raise ConfigurationError(f"app {name!r} needs at least one lane")
+        self.lanes: Mapping[str, Lane] = chosen
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.lifespan: Lifespan = lifespan or _no_lifespan
+        self._source = QueueSource(self.settings)
+
+    def __repr__(self) -> str:
+        return f"<App {self.name}: {len(self.tasks)} tasks, lanes {', '.join(self.lanes)}>"
+
+    @property
+    def default_lane(self) -> str:
+        """`normal` where there is one, else the first lane."""
+        return DEFAULT_LANE if DEFAULT_LANE in self.lanes else next(iter(self.lanes))
+
+    async def __aenter__(self) -> App:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        await self._source.close()
+
+    def queue(self) -> Queue:
+        """The verbs over the running loop's connections."""
+        return self._source.get()
+
+    # The async overload comes first: a coroutine function is a plain callable as well.
+    @overload
+    def task(
+        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R | Snooze | Skip]], /
+    ) -> Task[P, R]: ...
+
+    @overload
+    def task(self, handler: Callable[Concatenate[Context, P], R | Snooze | Skip], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        lane: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TIMEOUT,
+        deadline: Duration | None = None,
+        key: str | None = None,
+        window: Duration | None = None,
+        max_starts: int = MAX_STARTS,
+        transient: tuple[type[BaseException], ...] = (),
+        persistent: tuple[type[BaseException], ...] = (),
+    ) -> TaskDecorator: ...
+
+    def task(self, handler: Any = None, /, **options: Any) -> Any:
+        """Register a handler, as `@app.task` or `@app.task(lane=..., retry=..., ...)`.
+
+        The handler's first parameter is its `Context`; the others travel as JSON by name. `timeout` is for
+        one attempt, `deadline` for the whole job from enqueue, `key` a template over the arguments,
+        `window` how long a key is held after success. Raises ConfigurationError, DurationError or
+        InvalidArgument.
+        """
+        if handler is not None:
+            return self._register(handler)
+        return TaskDecorator(self, options)
+
+    def _register(
+        self,
+        handler: Callable[..., Any],
+        *,
+        name: str | None = None,
+        lane: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TIMEOUT,
+        deadline: Duration | None = None,
+        key: str | None = None,
+        window: Duration | None = None,
+        max_starts: int = MAX_STARTS,
+        transient: tuple[type[BaseException], ...] = (),
+        persistent: tuple[type[BaseException], ...] = (),
+    ) -> Task[..., Any]:
+        task_name = check_task_name(name or handler.__name__)
+        if task_name in self.tasks:
+            raise ConfigurationError(f"task {task_name} is registered twice in app {self.name}")
+        chosen_lane = self.check_lane(lane or self.default_lane, f"task {task_name}")
+        signature = Signature.of(task_name, handler)
+        policy = Policy.of(
+            task_name,
+            signature,
+            lane=chosen_lane,
+            retry=retry,
+            timeout=timeout,
+            deadline=deadline,
+            max_starts=max_starts,
+            window=window,
+            key=key,
+            transient=transient,
+            persistent=persistent,
+        )
+        task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
+        self.tasks[task_name] = task
+        return task
+
+    def check_lane(self, lane: str, what: str = "lane") -> str:
+        """Return the lane if this app has it. Raises InvalidArgument."""
+        if lane not in self.lanes:
+            raise InvalidArgument(what, lane, f"is no lane of this app; it has: {', '.join(self.lanes)}")
+        return lane
+
+    def find(self, name: str) -> Task[..., Any]:
+        """The task of that name. Raises UnknownTask, with the nearest name."""
+        try:
+            return self.tasks[name]
+        except KeyError:
+            raise UnknownTask(name, self.tasks) from None
+
+    async def submit(self, job: NewJob, key: str | None) -> Job[Any]:
+        """Enqueue one prepared job; tasks call this."""
+        self.check_lane(job.lane)
+        placed = await self._source.get().enqueuer.add(job)
+        return handle_of(placed, job, key, self._source)
+
+    async def enqueue(self, name: str, args: Mapping[str, Any], **options: Any) -> Job[Any]:
+        """Enqueue by name; options as in `Task.options`. Raises UnknownTask for a name nobody registered."""
+        return await self.find(name).options(**options).enqueue(**args)
+
+    async def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Enqueue many; one handle for each call, in order.
+
+        A conflict or rejection is a disposition here, no exception: the others of the batch stand.
+        """
+        jobs = [call.job for call in calls]
+        for lane in {job.lane for job in jobs}:
+            self.check_lane(lane)
+        return await place_all(self._source.get(), jobs, self._source)
+
+    def warnings(self) -> list[str]:
+        """What is allowed but odd, one line each; printed when a worker starts."""
+        return [line for task in self.tasks.values() for line in task.policy.retry.warnings(task.name)]
+
+
+class TaskDecorator:
+    """What `app.task(...)` returns: applied to a handler, it gives the typed task."""
+
+    def __init__(self, app: App, options: Mapping[str, Any]) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R | Snooze | Skip]], /
+    ) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Context, P], R | Snooze | Skip], /) -> Task[P, R]: ...
+
+    def __call__(self, handler: Any, /) -> Any:
+        return self._app._register(handler, **self._options)

@@ -1,0 +1,107 @@
+"""The queue's verbs for producers and operators, over the connections of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from typing import Any
+
+from streamworker.core.errors import JobNotFound, ResultTimeout
+from streamworker.core.job import Record
+from streamworker.settings import Settings
+from streamworker.store import scripts
+from streamworker.store.awaiter import Awaiter, Ended, look
+from streamworker.store.caller import Caller
+from streamworker.store.enqueuer import Enqueuer
+from streamworker.store.events import pairs
+from streamworker.store.keys import Keys
+
+
+class Queue:
+    """One namespace as seen from one event loop. Connects when first used, and again when need be."""
+
+    def __init__(self, settings: Settings, *, patience: float = 10.0) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.namespace)
+        self.caller = Caller(settings.redis_url, self.keys.tag, patience=patience)
+        self.enqueuer = Enqueuer(self.caller)
+        self._awaiter = Awaiter(self.caller, self.keys)
+
+    async def run(self, call: scripts.Call) -> Any:
+        """Run a script, again when its reply was lost."""
+        return await self.caller.run(call)
+
+    async def outcome(self, job_id: str) -> Ended | None:
+        """What the job came to; None while it is open. Raises JobNotFound."""
+        found = await look(self.caller, job_id)
+        if isinstance(found, bool):
+            raise JobNotFound(job_id)
+        return found
+
+    async def wait(self, job_id: str, timeout: float | None) -> Ended:  # noqa: ASYNC109 - part of the API
+        """The outcome, when the job is over. Raises JobNotFound, or ResultTimeout after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                ended = await self._awaiter.wait(job_id)
+        except TimeoutError:
+            record = await self.record(job_id)
+            raise ResultTimeout(job_id, timeout or 0.0, record.status) from None
+        if isinstance(ended, bool):
+            raise JobNotFound(job_id)
+        return ended
+
+    async def record(self, job_id: str) -> Record:
+        """The job's record. Raises JobNotFound."""
+        raw = await self.caller.command("HGETALL", self.keys.job(job_id))
+        if not raw:
+            raise JobNotFound(job_id)
+        return Record.parse(job_id, pairs(raw))
+
+    async def cancel(self, job_id: str, *, actor: str, epoch: int | None = None) -> str:
+        """Cancel a job: OK (it was waiting), FLAGGED (its handler is told), ALREADY (it is over).
+
+        Raises JobNotFound.
+        """
+        call = scripts.cancel(
+            clock="",
+            actor=actor,
+            retention_ms=scripts.RETENTION_MS,
+            rows=(job_id, "-" if epoch is None else epoch),
+        )
+        (reply,) = await self.run(call)
+        word = reply.decode().split(" ")[0]
+        if word == "GONE":
+            raise JobNotFound(job_id)
+        return str(word)
+
+    async def close(self) -> None:
+        """Close the connections, after what was enqueued is answered."""
+        await self.enqueuer.close()
+        await self._awaiter.close()
+        await self.caller.close()
+
+
+class QueueSource:
+    """A queue for each event loop and process that asks: connections are never shared (R27)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Queue]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get(self) -> Queue:
+        """The queue of the running loop."""
+        loop = asyncio.get_running_loop()
+        known = self._queues.get(loop)
+        if known is None or known[0] != os.getpid():
+            known = (os.getpid(), Queue(self.settings))
+            self._queues[loop] = known
+        return known[1]
+
+    async def close(self) -> None:
+        """Close the running loop's queue, if there is one."""
+        known = self._queues.pop(asyncio.get_running_loop(), None)
+        if known is not None and known[0] == os.getpid():
+            await known[1].close()

@@ -1,0 +1,298 @@
+"""Tasks: a registered function with its policy, its typed calls, and the context its handler gets."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from streamworker.client import Job, Options, new_job
+from streamworker.core import durations
+from streamworker.core.durations import Duration
+from streamworker.core.errors import ConfigurationError
+from streamworker.core.retry import Retry
+from streamworker.core.template import KeyTemplate, check_task_name
+from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS, NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Seconds that one attempt may take by default.
+DEFAULT_TIMEOUT = 300.0
+
+_handler_log = logging.getLogger("streamworker.job")
+
+
+@dataclass(slots=True)
+class Context:
+    """What a handler knows of the attempt it runs. Its first parameter, always."""
+
+    job_id: str
+    task: str
+    #: The idempotency key, or the job id when none was given: the same for every attempt and replay, so
+    #: it is what to send along to a payment provider.
+    key: str
+    attempt: int
+    #: Grows with every claim; a write that names it can be refused when a newer claim has written.
+    fence: int
+    lane: str
+    tenant: str | None
+    correlation_id: str
+    #: What the app's lifespan yielded.
+    state: Any = None
+    _log: logging.LoggerAdapter[logging.Logger] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records carry job_id, task, attempt and correlation_id."""
+        if self._log is None:
+            facts = {
+                "job_id": self.job_id,
+                "task": self.task,
+                "attempt": self.attempt,
+                "correlation_id": self.correlation_id,
+            }
+            self._log = logging.LoggerAdapter(_handler_log, facts)
+        return self._log
+
+
+class BadArguments(TypeError):
+    """The arguments do not fit the handler's signature; the message names what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A handler's parameters after the context, for binding without `inspect` on the hot path."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    allowed: frozenset[str]
+    #: The handler takes **kwargs, so that any further name is allowed.
+    open: bool
+
+    @classmethod
+    def of(cls, name: str, handler: Callable[..., Any]) -> Signature:
+        """Raises ConfigurationError for a handler that cannot be called by names."""
+        parameters = list(inspect.signature(handler).parameters.values())
+        kinds = inspect.Parameter
+        if not parameters or parameters[0].kind not in (
+            kinds.POSITIONAL_OR_KEYWORD,
+            kinds.POSITIONAL_ONLY,
+        ):
+            raise ConfigurationError(
+                f"task {name}: the first parameter of a handler is its context: "
+                f"def {getattr(handler, '__name__', name)}(ctx: Context, ...)"
+            )
+        names: list[str] = []
+        required: set[str] = set()
+        is_open = False
+        for parameter in parameters[1:]:
+            if parameter.kind is kinds.VAR_KEYWORD:
+                is_open = True
+                continue
+            if parameter.kind in (kinds.VAR_POSITIONAL, kinds.POSITIONAL_ONLY):
+                raise ConfigurationError(
+                    f"task {name}: parameter {parameter.name!r} cannot be passed by name; arguments travel as JSON "
+                    "with their names, so use plain or keyword-only parameters"
+                )
+            names.append(parameter.name)
+            if parameter.default is kinds.empty:
+                required.add(parameter.name)
+        return cls(tuple(names), frozenset(required), frozenset(names), is_open)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, defaults not applied. Raises BadArguments."""
+        if len(args) > len(self.names):
+            raise BadArguments(f"takes {len(self.names)} arguments, {len(args)} were given")
+        bound = dict(zip(self.names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in bound:
+                raise BadArguments(f"argument {name!r} was given twice")
+            bound[name] = value
+        self.check(bound)
+        return bound
+
+    def check(self, args: Mapping[str, Any]) -> None:
+        """Raises BadArguments when a name is missing or not known."""
+        names = args.keys()
+        missing = self.required - names
+        if missing:
+            raise BadArguments(f"missing: {', '.join(sorted(missing))}")
+        if not self.open and not self.allowed >= names:
+            raise BadArguments(
+                f"unknown: {', '.join(sorted(names - self.allowed))}; it takes {', '.join(self.names) or 'none'}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a task declares; all that is not said has a safe default."""
+
+    lane: str
+    retry: Retry
+    timeout: float  # seconds for one attempt
+    deadline_ms: int  # for the whole job from enqueue; 0: none
+    max_starts: int
+    window_ms: int  # how long a key is held after success
+    key: KeyTemplate | None
+    transient: tuple[type[BaseException], ...]
+    persistent: tuple[type[BaseException], ...]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        signature: Signature,
+        *,
+        lane: str,
+        retry: Retry | None,
+        timeout: Duration,
+        deadline: Duration | None,
+        max_starts: int,
+        window: Duration | None,
+        key: str | None,
+        transient: tuple[type[BaseException], ...],
+        persistent: tuple[type[BaseException], ...],
+    ) -> Policy:
+        """Checked values. Raises ConfigurationError or DurationError."""
+        retry = retry or Retry()
+        seconds = durations.parse(timeout, what=f"task {name}: timeout")
+        if seconds <= 0:
+            raise ConfigurationError(f"task {name}: timeout must be above 0")
+        window_ms = KEY_WINDOW_MS if window is None else durations.to_ms(window, what=f"task {name}: window")
+        if window_ms < retry.span_ms:
+            raise ConfigurationError(
+                f"task {name}: the key window ({durations.format_ms(window_ms)}) is shorter than its retries may "
+                f"take ({durations.format_ms(retry.span_ms)}), so a duplicate could run beside them; make it longer"
+            )
+        if isinstance(max_starts, bool) or not isinstance(max_starts, int) or max_starts < 1:
+            raise ConfigurationError(f"task {name}: max_starts must be 1 or more, not {max_starts!r}")
+        for kind, types in (("transient", transient), ("persistent", persistent)):
+            for each in types:
+                if not (isinstance(each, type) and issubclass(each, BaseException)):
+                    raise ConfigurationError(f"task {name}: {kind}= takes exception types, not {each!r}")
+        return cls(
+            lane,
+            retry,
+            seconds,
+            0 if deadline is None else durations.to_ms(deadline, what=f"task {name}: deadline"),
+            max_starts,
+            window_ms,
+            KeyTemplate.parse(key, signature.names, what=f"task {name}: key") if key is not None else None,
+            tuple(transient),
+            tuple(persistent),
+        )
+
+
+class Submitter(Protocol):
+    """What a task needs of its app to enqueue: the app's own producer."""
+
+    async def submit(self, job: NewJob, key: str | None) -> Job[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A task with its arguments, encoded and checked, not yet enqueued."""
+
+    job: NewJob
+    key: str | None
+
+
+class Task(Generic[P, R]):
+    """A registered handler. Calling it runs the handler itself, as in a unit test."""
+
+    def __init__(
+        self, name: str, handler: Callable[..., Any], policy: Policy, signature: Signature, app: Submitter
+    ) -> None:
+        self.name = check_task_name(name)
+        self.handler = handler
+        self.policy = policy
+        self.signature = signature
+        self.is_async = inspect.iscoroutinefunction(handler)
+        self._app = app
+        self.__doc__ = handler.__doc__
+        self.__wrapped__ = handler
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R] | R:
+        return self.handler(ctx, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        correlation_id: str | None = None,
+    ) -> BoundTask[P, R]:
+        """The same task with options for one enqueue. Raises InvalidArgument or DurationError."""
+        return BoundTask(
+            self,
+            Options.of(
+                key=key,
+                lane=lane,
+                tenant=tenant,
+                delay=delay,
+                deadline=deadline,
+                correlation_id=correlation_id,
+            ),
+        )
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call for `app.enqueue_many`. Raises BadArguments, SerializationError or PayloadTooLarge."""
+        return self._call(Options(), args, kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue one job. Raises as `Client.enqueue`, and BadArguments."""
+        call = self._call(Options(), args, kwargs)
+        return await self._app.submit(call.job, call.key)
+
+    def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
+        try:
+            bound = self.signature.bind(args, kwargs)
+        except BadArguments as error:
+            raise BadArguments(f"task {self.name}: {error}") from None
+        policy = self.policy
+        key = options.key
+        if key is None and policy.key is not None:
+            key = policy.key.render(bound)
+        deadline_ms = options.deadline_ms or policy.deadline_ms
+        if key != options.key or deadline_ms != options.deadline_ms:
+            options = Options(
+                key, options.lane, options.tenant, options.delay_ms, deadline_ms, options.correlation_id
+            )
+        job = new_job(
+            self.name,
+            bound,
+            options,
+            lane=policy.lane,
+            window_ms=policy.window_ms,
+            max_starts=policy.max_starts,
+        )
+        return Call(job, key)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTask(Generic[P, R]):
+    """A task with options."""
+
+    task: Task[P, R]
+    chosen: Options
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call for `app.enqueue_many`."""
+        return self.task._call(self.chosen, args, kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Enqueue one job."""
+        call = self.task._call(self.chosen, args, kwargs)
+        return await self.task._app.submit(call.job, call.key)
+
+
+Handler = Callable[Concatenate[Context, P], Any]

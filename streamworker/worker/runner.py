@@ -1,0 +1,257 @@
+"""Runs handlers: coroutines in the loop, plain functions in threads. Turns what happened into an outcome.
+
+One task per job and one sweep for all time limits: a timer or a task group for each job would cost more
+than everything else the worker does for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from streamworker.app import App
+from streamworker.client import current_correlation_id
+from streamworker.core import codec, durations
+from streamworker.core.errors import Cancel, classify, error_text
+from streamworker.core.job import Claim, Envelope
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
+from streamworker.core.retry import Decision
+from streamworker.core.states import ErrorClass, Reason
+from streamworker.core.text import truncate_text
+from streamworker.task import BadArguments, Context, Task
+from streamworker.worker.running import Running, Stop
+
+log = logging.getLogger("streamworker.worker")
+
+#: Seconds after which a handler that ignores its cancellation is settled over its head (R23).
+UNRESPONSIVE_AFTER = 5.0
+#: Jobs that run longer than this get a start mark (D20), in seconds.
+MARK_AFTER = 0.02
+#: An unknown task is handed back for so long, then it is a dead letter (ms).
+UNKNOWN_TASK_AGE_MS = 3600 * 1000
+UNKNOWN_TASK_DELAY_MS = (1000, 30_000)
+
+
+def unknown_task_outcome(name: str, age_ms: int | None) -> Release | Fail:
+    """Back through the schedule, 1 s doubling to 30 s with the age, until the task has been unknown for 1 h.
+
+    A rolling deploy so bounces no job to death, and a typing error becomes visible.
+    """
+    if age_ms is not None and age_ms >= UNKNOWN_TASK_AGE_MS:
+        text = f"no worker has known the task {name!r} for an hour"
+        return Fail(ErrorClass.PERSISTENT, "unknown_task", text, Reason.UNKNOWN_TASK)
+    shortest, longest = UNKNOWN_TASK_DELAY_MS
+    return Release(Reason.UNKNOWN_TASK, min(longest, max(shortest, age_ms or 0)))
+
+
+class Runner:
+    """Starts handlers and reports each one's outcome, exactly once, to `ended`."""
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        threads: int,
+        ended: Callable[[Running], None],
+        freed: Callable[[Running], None],
+    ) -> None:
+        self._app = app
+        self._ended = ended
+        self._freed = freed
+        self._loop = asyncio.get_running_loop()
+        # As many threads as slots, so that no slot waits for another's thread.
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamworker-job")
+        self.state: Any = None  # what the app's lifespan yielded
+
+    def start(self, running: Running) -> bool:
+        """Begin one claim. False: it ended at once, without taking a slot."""
+        claim = running.claim
+        try:
+            envelope = Envelope.decode(claim.envelope)
+        except ValueError as error:
+            text = truncate_text(f"the envelope cannot be read: {error}")
+            self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_envelope", text))
+            return False
+        running.task_name = envelope.task
+        task = self._app.tasks.get(envelope.task)
+        if task is None:
+            self._finish(running, unknown_task_outcome(envelope.task, claim.unknown_age_ms))
+            return False
+        try:
+            task.signature.check(envelope.args)
+        except BadArguments as error:
+            text = truncate_text(f"BadArguments: {error}")
+            self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_arguments", text))
+            return False
+        now = self._loop.time()
+        running.started = now
+        running.stop_at = now + task.policy.timeout
+        if claim.deadline_in_ms is not None and claim.deadline_in_ms / 1000 < task.policy.timeout:
+            running.stop_at = now + claim.deadline_in_ms / 1000
+            running.stop_reason = Stop.EXPIRED
+        running.occupies = True
+        running.handler = self._loop.create_task(self._run(running, task, envelope))
+        return True
+
+    async def _run(self, running: Running, task: Task[..., Any], envelope: Envelope) -> None:
+        # Total: whatever the handler does, an outcome is recorded first, and nothing escapes into the loop.
+        running.entered = True
+        try:
+            if running.stopping is not None:
+                raise asyncio.CancelledError
+            value = await self._call(running, task, envelope)
+            outcome = returned(value)
+        except asyncio.CancelledError:
+            outcome = self._stopped(running, task)
+        except BaseException as error:
+            if running.stopping is not None:
+                outcome = self._stopped(running, task)
+            else:
+                outcome = raised(error, running.claim, task)
+        self._finish(running, outcome)
+        if running.thread is None or running.thread.done():
+            self._free(running)
+
+    async def _call(self, running: Running, task: Task[..., Any], envelope: Envelope) -> Any:
+        claim = running.claim
+        context = Context(
+            claim.job_id,
+            envelope.task,
+            envelope.key or claim.job_id,
+            claim.attempt,
+            claim.fence,
+            claim.lane,
+            envelope.tenant,
+            envelope.correlation_id or claim.job_id,
+            self.state,
+        )
+        current_correlation_id.set(context.correlation_id)
+        if task.is_async:
+            return await task.handler(context, **envelope.args)
+        call = partial(contextvars.copy_context().run, task.handler, context, **envelope.args)
+        running.thread = self._threads.submit(call)
+        running.thread.add_done_callback(lambda _: self._thread_ended(running))
+        value = await asyncio.wrap_future(running.thread)
+        return await value if inspect.isawaitable(value) else value
+
+    def _thread_ended(self, running: Running) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._free_after_thread, running)
+        except RuntimeError:  # the loop is closed: nobody waits for the slot
+            return
+
+    def _free_after_thread(self, running: Running) -> None:
+        if running.outcome is not None:
+            self._free(running)
+
+    def _free(self, running: Running) -> None:
+        if running.occupies:
+            running.occupies = False
+            self._freed(running)
+
+    def _finish(self, running: Running, outcome: Outcome) -> None:
+        if running.outcome is None:
+            running.outcome = outcome
+            self._ended(running)
+            report(running)
+
+    def _stopped(self, running: Running, task: Task[..., Any]) -> Outcome:
+        claim = running.claim
+        match running.stopping:
+            case Stop.TIMEOUT:
+                limit = durations.format_ms(round(task.policy.timeout * 1000))
+                return raised(TimeoutError(f"the attempt took longer than {limit}"), claim, task)
+            case Stop.EXPIRED:
+                return Fail(ErrorClass.PERSISTENT, "expired", "the job's deadline passed", Reason.EXPIRED)
+            case Stop.CANCELLED:
+                return Fail(ErrorClass.PERSISTENT, "cancelled", "cancelled while running", Reason.CANCELLED)
+            case Stop.SHUTDOWN | Stop.LOST:
+                return Release(Reason.SHUTDOWN)
+            case None:  # the handler raised CancelledError on its own account
+                return raised(RuntimeError("the handler cancelled itself"), claim, task)
+
+    def sweep(self, held: list[Running], now: float, mark: Callable[[Running], None]) -> None:
+        """All time limits and start marks of all jobs, a few times a second."""
+        for running in held:
+            if running.outcome is not None or running.started is None:
+                continue
+            if not running.marked and now - running.started >= MARK_AFTER:
+                running.marked = True
+                mark(running)
+            if running.stopping is None:
+                if now >= running.stop_at:
+                    running.tell(running.stop_reason, now)
+            elif now - running.told_at >= UNRESPONSIVE_AFTER:
+                self._overrule(running)
+
+    def _overrule(self, running: Running) -> None:
+        """The handler ignores its cancellation: the job is settled, the slot stays taken until it ends."""
+        log.warning(
+            "job %s of task %s ignores its cancellation (%s); it is settled, but its slot stays taken until "
+            "the handler ends (cancel_unresponsive)",
+            running.claim.job_id,
+            running.task_name,
+            running.stopping,
+        )
+        self._finish(running, self._stopped(running, self._app.tasks[running.task_name]))
+
+    def close(self) -> None:
+        """Let go of the threads; one that still runs a handler cannot be stopped (R23)."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def returned(value: Any) -> Outcome:
+    """The outcome of a handler that returned. What JSON cannot hold is a persistent error of the task."""
+    if value is None:
+        return Success()
+    if isinstance(value, Snooze):
+        return Release(Reason.SNOOZED, durations.to_ms(value.seconds, what="Snooze"))
+    if isinstance(value, Skip):
+        return Success(codec.encode_result({"skipped": value.why}), Reason.SKIPPED)
+    return Success(codec.encode_result(value))
+
+
+def raised(error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
+    """The outcome of a handler that raised, by the task's retry policy. Pure."""
+    if isinstance(error, Cancel):
+        return Fail(ErrorClass.PERSISTENT, "cancelled", error_text(error), Reason.CANCELLED)
+    policy = task.policy
+    verdict = classify(error, transient=policy.transient, persistent=policy.persistent)
+    decision: Decision = policy.retry.decide(job_id=claim.job_id, attempt=claim.attempt, verdict=verdict)
+    text = error_text(error)
+    if not decision.retry:
+        return Fail(verdict.error_class, verdict.code, text)
+    reason = Reason.ERROR if verdict.retry_after is None else Reason.SERVER_DIRECTED
+    return Retry(decision.delay_ms, verdict.error_class, verdict.code, text, decision.policy, reason)
+
+
+def report(running: Running) -> None:
+    """One log line for what went wrong; never an exception, never the payload."""
+    outcome = running.outcome
+    if isinstance(outcome, Retry):
+        log.info(
+            "job %s of task %s: attempt %d failed (%s, %s), next in %s",
+            running.claim.job_id,
+            running.task_name,
+            running.claim.attempt,
+            outcome.error_class,
+            outcome.code,
+            durations.format_ms(outcome.delay_ms),
+        )
+    elif isinstance(outcome, Fail):
+        log.warning(
+            "job %s of task %s: failed at attempt %d (%s, %s)",
+            running.claim.job_id,
+            running.task_name,
+            running.claim.attempt,
+            outcome.error_class,
+            outcome.code,
+        )
+
+
