@@ -12,10 +12,11 @@ local script = 'discard'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
 -- include: fragments/commit.lua
-local replies, letters, audit = {}, {}, {}
+local replies, letters, audit, seen = {}, {}, {}, {}
 for i = 4, #ARGV, 3 do
   local letter, id, epoch = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  local found = redis.call('XRANGE', DLQ, letter, letter)[1]
+  local found = not seen[letter] and redis.call('XRANGE', DLQ, letter, letter)[1]
+  seen[letter] = true
   local reply = 'ALREADY'
   if found then
     local fields = {}

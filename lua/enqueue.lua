@@ -36,6 +36,7 @@ local function decide(id, task, lane, env, extra)
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer =
       match(extra, EXTRA)
     if not row.key then error('enqueue row cannot be read: ' .. id) end
+    if row.fingerprint == '' then row.fingerprint = '-' end
     if row.key ~= '' then
       local holder, fingerprint, status = holder_of(row.key)
       if holder == id then return 'ACCEPTED' end

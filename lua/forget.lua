@@ -1,6 +1,6 @@
 -- forget: removes a dead worker's consumers where nothing is pending (R6): check and removal in one step.
 --
--- Replies  number of consumers removed, or ALIVE while the worker's key exists
+-- Replies  number of streams where it is no consumer any more, or ALIVE while the worker's key exists
 local tag    = KEYS[1]                   -- hash tag of the shard
 local worker = ARGV[1]                   -- worker id: the consumer name
 local leave  = ARGV[2]                   -- 1: the worker itself is leaving, its key goes first

@@ -24,8 +24,10 @@ for i = 1, #overdue do
   if rec and not rec.bad and WAITING[rec.status] then
     fail(rec, 'expired', 'persistent', 'expired', '', '', 'own')
     expired = expired + 1
+  elseif rec and rec.bad then
+    bury_unreadable(rec, rec.la or '', redis.call('HGET', BODY .. rec.id, 'env'))
   else
-    if rec and not rec.bad and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
+    if rec and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
     stale_deadlines[#stale_deadlines + 1] = overdue[i]
   end
 end
@@ -42,6 +44,8 @@ for i = 1, #due do
     else
       fail(rec, 'entry_deleted', 'unknown', 'entry_deleted', '', '', 'own')
     end
+  elseif rec and rec.bad then
+    if not rec.dead then bury_unreadable(rec, rec.la or '', redis.call('HGET', BODY .. rec.id, 'env')) end
   else
     stale[#stale + 1] = due[i]
   end

@@ -32,7 +32,7 @@ local function revive(id, dead)          -- the record's retention is over: what
   records[id] = rec
   put(rec, 'la', dead.lane)
   put(rec, 'ta', dead.task)
-  put(rec, 'at', dead.at)
+  put(rec, 'at', (dead.at or '') ~= '' and dead.at or format('%d', now))
   for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms' }) do
     if (dead[field] or '') ~= '' then put(rec, field, dead[field]) end
   end
@@ -42,7 +42,11 @@ end
 
 local function reserve_key(rec)          -- nil, or who has it by now
   if (rec.ky or '') == '' then return nil end
-  local holder = taken[rec.ky] or match(redis.call('GET', KEY .. rec.ky) or '', '^%S+')
+  local holder, state = taken[rec.ky], 'open'
+  if not holder then
+    holder, state = match(redis.call('GET', KEY .. rec.ky) or '', '^(%S+) %S+ (%S+)$')
+    if state == 'open' and redis.call('EXISTS', JOB .. holder) == 0 then holder = nil end  -- R43
+  end
   if holder and holder ~= rec.id then return holder end
   taken[rec.ky] = rec.id
   rec.key_open = format('%s %s open', rec.id, rec.kf or '-')

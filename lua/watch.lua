@@ -13,4 +13,5 @@ if status ~= 'succeeded' and status ~= 'failed_terminal' then
   return 'WAIT'
 end
 local long = redis.call('HMGET', body, 'result', 'error')
-return { status, rec[2] or long[1] or '', rec[3] or '', long[2] or '' }
+local failed = status == 'failed_terminal'
+return { status, rec[2] or long[1] or '', failed and rec[3] or '', failed and long[2] or '' }

@@ -59,15 +59,6 @@ local function reject(stream, entry, result)
   left_alone = left_alone + 1
 end
 
-local function bury_unreadable(rec, id, lane, stream, entry, env) -- kept and counted, never lost
-  rec.id, rec.effect, rec.w = id, true, nil
-  effects[#effects + 1] = rec
-  rec.dead = { 'id', id, 'task', rec.ta or '', 'lane', lane, 'class', 'unknown', 'code', 'bad_record',
-    'reason', 'bad_record', 'error', 'the record cannot be read: ' .. tostring(rec.st), 'attempt', '0',
-    'epoch', '0', 'version', '0', 'dead_at', format('%d', now), 'env', env }
-  reject(stream, entry, 'bad_record')
-end
-
 local function take_waiting(rec, lane, kind, entry, env)
   if (rec.dl or '') ~= '' and tonumber(rec.dl) <= now then
     left_alone = left_alone + 1
@@ -94,7 +85,9 @@ local function take_held(rec, lane, kind, entry, env, offered)
     redis.call('XCLAIM', LANE .. lane .. SUFFIX[kind], 'workers', rec.wo, 0, entry, 'JUSTID')
   elseif offered and rec.status == 'claimed' and tonumber(rec.se) < tonumber(session) then
     if not has_slot(lane, kind) then
+      local over = after_cancel(rec, now)
       rec.attempt = math.max(0, rec.attempt - 1)
+      if over then return fail(rec, over, 'persistent', over, '', env, 'own') end
       transition(rec, 'queued', 'no_slot', now)
       close_claim(rec, 'released', 'own')
       ack_entry(rec)
@@ -112,7 +105,11 @@ local function take(lane, kind, entry, id, env, offered)
   local stream = LANE .. lane .. SUFFIX[kind]
   local rec = load(id)
   if not rec then return reject(stream, entry, 'missing') end
-  if rec.bad then return bury_unreadable(rec, id, lane, stream, entry, env) end
+  if rec.bad then
+    bury_unreadable(rec, lane, env)
+    bump('queued:' .. lane, -1)
+    return reject(stream, entry, 'bad_record')
+  end
   if not WAITING[rec.status] and not HELD[rec.status] then return reject(stream, entry, 'final') end
   if rec.la ~= lane or rec.en ~= kind .. ' ' .. entry then return reject(stream, entry, 'conflict') end
   if WAITING[rec.status] then return take_waiting(rec, lane, kind, entry, env) end
@@ -181,7 +178,8 @@ local function claim_planned()
       local extra = pass == 1 and math.min(shared_left, row.quota) or shared_left
       local count = math.min(left, row.free + extra)
       if count > 0 and not row.dry and left_alone < LEAVE then
-        row.dry = read_lane(row, count) < count
+        local got = read_lane(row, count)
+        row.dry = row.quarantine or got < count
       end
     end
   end

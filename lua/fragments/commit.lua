@@ -18,7 +18,8 @@ local function write_effects()
       redis.call('ZADD', SCHEDULE, format('%d', rec.due), rec.id)
     end
     if rec.dead then
-      put(rec, 'dq', redis.call('XADD', DLQ, '*', unpack(rec.dead)))
+      local letter = redis.call('XADD', DLQ, '*', unpack(rec.dead))
+      if not rec.bad then put(rec, 'dq', letter) end
     end
     if rec.key_value then
       redis.call('SET', KEY .. rec.ky, rec.key_value, 'PX', rec.kw or '86400000')
@@ -53,6 +54,7 @@ local function clean_up()
     if rec.leave_deadline then redis.call('ZREM', DEADLINES, rec.id) end
     if rec.drop_env or (rec.ready and rec.unschedule) then redis.call('HDEL', BODY .. rec.id, 'env') end
     if rec.retire then
+      if rec.bad then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end
       redis.call('PEXPIRE', BODY .. rec.id, retention_ms)
     elseif rec.reopen then
       redis.call('PERSIST', JOB .. rec.id)

@@ -5,6 +5,13 @@
 local QUIET = { cancelled = true, discarded = true, superseded = true }
 local SMALL = 64
 
+local function after_cancel(rec, due)    -- D9: only a success wins over a cancel or a deadline
+  if (rec.cx or '') ~= '' then return rec.cx end
+  local deadline = tonumber(rec.dl or '')
+  if deadline and (deadline <= now or due > deadline) then return 'expired' end
+  return nil
+end
+
 local function close_claim(rec, outcome, by)   -- D1: what this fence came to, for a re-sent settle
   if rec.fence > 0 then
     put(rec, 'sd', format('%d %s %s', rec.fence, outcome, by))
@@ -68,4 +75,17 @@ local function fail(rec, reason, class, code, text, env, by)
       'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
   end
   leave_waits(rec)
+end
+
+local function bury_unreadable(rec, lane, env) -- a record that cannot be read: kept as a dead letter, counted
+  effect(rec)
+  rec.retire = true
+  rec.leave_deadline, rec.leave_schedule = true, true
+  release_key(rec, 'failed_terminal')
+  bump('dead:' .. (rec.ta or '') .. ':bad_record', 1)
+  rec.dead = { 'id', rec.id, 'task', rec.ta or '', 'lane', lane, 'tenant', rec.tn or '', 'class', 'unknown',
+    'code', 'bad_record', 'reason', 'bad_record', 'error', 'the record cannot be read: ' .. tostring(rec.st),
+    'attempt', '0', 'starts', '0', 'strikes', '0', 'epoch', '0', 'version', '0',
+    'at', rec.at or format('%d', now), 'dead_at', format('%d', now), 'worker', rec.wo or '',
+    'ky', rec.ky or '', 'kf', rec.kf or '', 'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
 end

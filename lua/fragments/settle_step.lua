@@ -25,20 +25,11 @@ local function mark_started(rec, started_ago)
   put(rec, 'sa', format('%d', at))
 end
 
-local function after_cancel(rec, due)    -- D9: only a success wins over a cancel or a deadline
-  if (rec.cx or '') ~= '' then return rec.cx end
-  local deadline = tonumber(rec.dl or '')
-  if deadline and (deadline <= now or due > deadline) then return 'expired' end
-  return nil
-end
-
 local function end_attempt(rec, kind, by, reason, class, code, delay, policy, text, env)
   local due = now + delay
   local over = kind ~= 'F' and after_cancel(rec, due) or nil
   if kind == 'F' and (rec.cx or '') ~= '' then over = rec.cx end
-  if over then
-    return fail(rec, over == 'expired' and 'expired' or 'cancelled', 'persistent', over, text, env, by)
-  end
+  if over then return fail(rec, over, 'persistent', over, text, env, by) end
   if kind ~= 'F' then
     env = envelope(rec, env)
     if not env then

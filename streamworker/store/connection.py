@@ -260,7 +260,7 @@ class SyncLink:
                 pool = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
                 self._connection = pool.make_connection()
                 self._connection.connect()
-            self._connection.send_packed_command(hiredis.pack_command(arguments))
+            self._connection.send_packed_command([hiredis.pack_command(arguments)])
             return self._connection.read_response()
         except ResponseError as error:
             # redis-py strips the word NOSCRIPT from the message, but has a class for it

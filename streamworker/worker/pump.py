@@ -16,15 +16,15 @@ from functools import partial
 from typing import Any
 
 from streamworker.core import lanes as lane_plan
-from streamworker.core.errors import ConnectionLost, ServerUnsuitable
+from streamworker.core.errors import ConnectionLost, StreamworkerError
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Free, Lane, Plan, Slots
 from streamworker.settings import Settings
 from streamworker.store import scripts
-from streamworker.store.caller import backoff
+from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import Argument, Link, NoScript, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
-from streamworker.worker.running import Running
+from streamworker.worker.running import Running, Stop
 
 log = logging.getLogger("streamworker.worker")
 
@@ -81,7 +81,8 @@ class Pump:
         self.worker = worker
         self.concurrency = concurrency
         self.link = Link(settings.redis_url)
-        self.held: dict[tuple[str, int], Running] = {}
+        #: The newest claim of each job that this worker holds, from its reply to its settle's acknowledgement.
+        self.held: dict[str, Running] = {}
         self.counters = Counters()
         #: Called after a reply that left slots free and lanes empty: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
@@ -107,7 +108,7 @@ class Pump:
         self._failures = 0
         self._syncing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._unsuitable: ServerUnsuitable | None = None
+        self._accepting = False
         #: Lane whose quarantine is read next, alone (D22); None: normal running.
         self._quarantine: str | None = None
         self._alone: Running | None = None
@@ -122,8 +123,13 @@ class Pump:
 
     def ended(self, running: Running) -> None:
         """An outcome is there. Sent at once when half a window is full, else at the end of the loop turn."""
+        if running.stopping is Stop.LOST:
+            self._let_go(running)
+            self.kick()
+            return
         self._outbox.append(running)
-        if len(self._outbox) * 2 >= self.concurrency and len(self._flights) < FLIGHTS:
+        full = len(self._outbox) * 2 >= self.concurrency and len(self._flights) < FLIGHTS
+        if full and not self._accepting:
             self._turn()
         else:
             self.kick()
@@ -151,14 +157,29 @@ class Pump:
         self._relist = True
         self.kick()
 
-    def confirmed(self, lost: set[tuple[str, int]]) -> None:
-        """A heartbeat went through: claims that came too late to trust may start, or are gone (D6)."""
+    def heard(self, asked: dict[str, int], lost: set[str], cancelled: dict[str, str]) -> None:
+        """A heartbeat's answer for the claims that it asked about (job id to fence).
+
+        Claims that came too late to trust may start now, or are gone (D6). "Lost" holds for the fence that
+        was asked about, never for a newer claim of the same job.
+        """
+        now = self._loop.time()
+        for job_id in lost:
+            running = self.held.get(job_id)
+            if running is not None and running.claim.fence == asked[job_id] and running.outcome is None:
+                running.tell(Stop.LOST, now)
+        for job_id, code in cancelled.items():
+            running = self.held.get(job_id)
+            if running is not None and running.claim.fence == asked[job_id]:
+                running.tell(Stop.EXPIRED if code == "expired" else Stop.CANCELLED, now)
         waiting, self._unconfirmed = self._unconfirmed, []
         for running in waiting:
-            if running.key in lost:
-                self.held.pop(running.key, None)
-            else:
+            if running.claim.job_id in lost:
+                self._let_go(running)
+            elif running.claim.job_id in asked:
                 self._begin(running)
+            else:
+                self._unconfirmed.append(running)
 
     def session_lost(self) -> None:
         """The worker's key expired: claims would be refused until it has a new session."""
@@ -329,12 +350,14 @@ class Pump:
 
     def _accept(self, flight: _Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
         self._failures = 0
+        self._accepting = True
         if self._row_limit < scripts.BATCH:
             self._row_limit = min(scripts.BATCH, self._row_limit * 2)
         for running, reply in zip(flight.settled, replies, strict=False):
-            self.held.pop(running.key, None)
+            self._let_go(running)
             self._count(running, reply)
         if verdict != b"OK":
+            self._accepting = False
             self._resync()
             return
         late = self._loop.time() - flight.sent_at > self.settings.lease
@@ -351,6 +374,7 @@ class Pump:
             else:
                 self._dry = len(claims) // 3 < flight.plan.limit
                 self._plan_state = lane_plan.charge(self._plan_state, flight.plan, taken)
+        self._accepting = False
         self._turn()
 
     def _count(self, running: Running, reply: bytes) -> None:
@@ -366,10 +390,10 @@ class Pump:
             )
 
     def _take(self, running: Running, late: bool) -> None:
-        for older in self.held.values():  # a newer claim of a job ends its older handler here (D6)
-            if older.claim.job_id == running.claim.job_id:
-                self._on_superseded(older)
-        self.held[running.key] = running
+        older = self.held.get(running.claim.job_id)
+        if older is not None:  # a newer claim of a job ends its older handler here (D6)
+            older.tell(Stop.LOST, self._loop.time())
+        self.held[running.claim.job_id] = running
         if running.claim.kind == "q":
             self._alone = running
         if late:
@@ -377,8 +401,127 @@ class Pump:
         else:
             self._begin(running)
 
+    def _let_go(self, running: Running) -> None:
+        if self.held.get(running.claim.job_id) is running:
+            del self.held[running.claim.job_id]
+        if running is self._alone and not running.occupies:
+            self._alone = None
+
     def _begin(self, running: Running) -> None:
         if self._start(running):
             self._busy[running.claim.lane] += 1
         elif running is self._alone:
             self._alone = None
+
+    # --- failures --------------------------------------------------------------------------------------------
+
+    def _failed(self, flight: _Flight, error: BaseException) -> None:
+        """A call failed: was it executed? Unknown. Its rows are sent again, its claims are offered back."""
+        self._give_up(flight)
+        if isinstance(error, ReplyError) and not passes(error):
+            self._refused(flight, error)
+        elif not isinstance(error, ConnectionLost):
+            log.warning("exchange failed: %s", error)
+        self._resync()
+
+    def _give_up(self, flight: _Flight) -> None:
+        if flight in self._flights:
+            self._flights.remove(flight)
+        self._outbox[:0] = flight.settled
+        self._marks[:0] = [running for running in flight.marked if running.outcome is None]
+
+    def _refused(self, flight: _Flight, error: ReplyError) -> None:
+        """The script refused the call: send fewer rows, to find the one it is about; keep the others going."""
+        message = flight.call.script.locate(str(error))
+        log.error("exchange with %d rows was refused: %s", len(flight.settled), message)
+        self._row_limit = max(1, min(self._row_limit, len(flight.settled)) // 2)
+        if len(flight.settled) != 1:
+            return
+        (running,) = flight.settled
+        running.refusals += 1
+        if running.refusals >= REFUSALS:
+            self._outbox.remove(running)
+            self._let_go(running)  # no heartbeat any more: the lease runs out and recovery decides
+            self.counters.dropped_rows += 1
+            log.error("job %s: its outcome cannot be recorded; left to recovery", running.claim.job_id)
+
+    def _resync(self) -> None:
+        """New connection, new session, and a look at what is ours (D5). One at a time, until it works."""
+        self._ready = False
+        for flight in list(self._flights):
+            self._give_up(flight)
+        if self._syncing is None or self._syncing.done():
+            self._syncing = self._loop.create_task(self._sync())
+
+    async def open(self) -> None:
+        """First connection and session. Raises ConnectionLost or ServerUnsuitable."""
+        await self._renew()
+        self._ready = True
+
+    async def _sync(self) -> None:
+        self.counters.resyncs += 1
+        while True:
+            self._failures += 1
+            if self._failures > 1:
+                await asyncio.sleep(backoff(self._failures))
+            try:
+                await self._renew()
+                break
+            except StreamworkerError as error:
+                log.warning("no session with Redis yet: %s", error)
+        self._relist = False
+        self._dry = False
+        self._ready = True
+        self._syncing = None
+        self.kick()
+
+    async def _renew(self) -> None:
+        await self.link.connect()
+        facts = [word for fact in self._facts.items() for word in fact]
+        call = scripts.session(
+            worker=self.worker, own=self._session, liveness_ms=self.settings.liveness_ms, rows=facts
+        )
+        self._session = int(await self.link.script(call.script, self.keys.tag, *call.argv))
+        self._offers = await self._pending_not_held()
+
+    async def _pending_not_held(self) -> list[Entry]:
+        """Entries that were delivered to us and that we do not hold."""
+        held = {running.place for running in self.held.values()}
+        found: list[Entry] = []
+        for lane in self._lanes:
+            for kind in STREAM_SUFFIX:
+                found.extend((lane, kind, entry) for entry in await self._pending(lane, kind))
+        return [place for place in found if place not in held]
+
+    async def _pending(self, lane: str, kind: str) -> list[str]:
+        found: list[str] = []
+        start = "-"
+        while True:
+            try:
+                page = await self.link.call(
+                    "XPENDING", self.keys.stream(lane, kind), GROUP, start, "+", PENDING_PAGE, self.worker
+                )
+            except ReplyError as error:
+                if "NOGROUP" in str(error):  # nothing was ever delivered from it (R9)
+                    return found
+                raise
+            found.extend(row[0].decode() for row in page)
+            if len(page) < PENDING_PAGE:
+                return found
+            start = f"({found[-1]}"
+
+    async def hand_back(self) -> None:
+        """At the end: what was delivered and does not run goes back to ready, uncharged (R18)."""
+        if self._syncing is not None:
+            await self._syncing
+        self._offers = await self._pending_not_held()
+        while self._offers or self._flights:
+            self.kick()
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        if self._syncing is not None:
+            self._syncing.cancel()
+        self._ready = False
+        await self.link.close()

@@ -188,9 +188,9 @@ class Runner:
                 if now >= running.stop_at:
                     running.tell(running.stop_reason, now)
             elif now - running.told_at >= UNRESPONSIVE_AFTER:
-                self._overrule(running)
+                self.overrule(running)
 
-    def _overrule(self, running: Running) -> None:
+    def overrule(self, running: Running) -> None:
         """The handler ignores its cancellation: the job is settled, the slot stays taken until it ends."""
         log.warning(
             "job %s of task %s ignores its cancellation (%s); it is settled, but its slot stays taken until "

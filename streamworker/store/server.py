@@ -1,0 +1,75 @@
+"""Checks that a server can keep the promise, before a worker claims anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamworker.core.errors import ServerUnsuitable
+from streamworker.store.connection import Link, ReplyError, redact
+
+#: Came with Redis 7.0 and every fork of it. Versions are not compared: Valkey calls itself 7.2.4 (R49).
+PROBE_COMMAND = "FUNCTION"
+
+
+async def check_server(link: Link) -> list[str]:
+    """Refuse a server that would lose jobs; return warnings, one line each.
+
+    Raises ServerUnsuitable, which says what to do, or ConnectionLost.
+    """
+    where = redact(link.url)
+    await _check_lua(link, where)
+    await _check_commands(link, where)
+    policy = await _eviction_policy(link)
+    if policy is None:
+        return [
+            f"{where} does not tell its maxmemory-policy (CONFIG and INFO are refused): make sure that it is "
+            "noeviction, or Redis may drop jobs"
+        ]
+    if policy != "noeviction":
+        raise ServerUnsuitable(
+            f"{where} has maxmemory-policy {policy}, which may drop jobs and keys silently",
+            "set `maxmemory-policy noeviction`",
+        )
+    return []
+
+
+async def _check_lua(link: Link, where: str) -> None:
+    try:
+        answer = await link.call("EVAL", "return 1", 0)
+    except ReplyError as error:
+        answer = error
+    if answer != 1:
+        raise ServerUnsuitable(
+            f"{where} cannot run Lua scripts (EVAL: {answer})",
+            "allow EVAL, EVALSHA and SCRIPT for this user; on Valkey load its Lua module",
+        )
+
+
+async def _check_commands(link: Link, where: str) -> None:
+    try:
+        (found,) = await link.call("COMMAND", "INFO", PROBE_COMMAND)
+    except ReplyError:
+        return  # COMMAND itself is refused: the scripts will say what is missing
+    if not found:
+        raise ServerUnsuitable(
+            f"{where} is older than Redis 7.0",
+            "use Redis 7.0 or later, or Valkey: older ones lose track of deleted stream entries",
+        )
+
+
+async def _eviction_policy(link: Link) -> str | None:
+    try:
+        answer: Any = await link.call("CONFIG", "GET", "maxmemory-policy")
+        if answer:
+            return str(answer[1].decode())
+    except ReplyError:
+        pass  # hosted servers refuse CONFIG; INFO has it too
+    try:
+        info = (await link.call("INFO", "memory")).decode()
+    except ReplyError:
+        return None
+    for line in info.splitlines():
+        name, _, value = line.partition(":")
+        if name == "maxmemory_policy":
+            return str(value.strip())
+    return None

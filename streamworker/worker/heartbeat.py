@@ -1,0 +1,89 @@
+"""Renews leases from a thread of its own, so that a handler that blocks the loop loses no claim (R22)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from streamworker.core.errors import StreamworkerError
+from streamworker.settings import Settings
+from streamworker.store import scripts
+from streamworker.store.caller import backoff
+from streamworker.store.connection import SyncLink
+from streamworker.store.keys import Keys
+from streamworker.worker.pump import Pump
+
+log = logging.getLogger("streamworker.worker")
+
+
+class Heartbeat:
+    """Every third of a lease: the claims we hold live on, the lost and the cancelled are told.
+
+    Catches everything: a heartbeat that dies must not take a job with it, nor the worker (R21).
+    """
+
+    def __init__(self, settings: Settings, pump: Pump, *, on_session_lost: Callable[[], None]) -> None:
+        self._settings = settings
+        self._pump = pump
+        self._tag = Keys(settings.namespace).tag
+        self._interval = settings.lease / 3
+        self._link = SyncLink(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease / 3)))
+        self._loop = asyncio.get_running_loop()
+        self._on_session_lost = on_session_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="streamworker-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a call that is under way ends by its timeout."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        failures = 0
+        pause = self._interval
+        while not self._stop.wait(pause):
+            try:
+                self._beat()
+                failures, pause = 0, self._interval
+            except StreamworkerError as error:
+                failures += 1
+                pause = min(self._interval, backoff(failures))
+                if failures == 1:
+                    log.warning("heartbeat failed, trying again: %s", error)
+            except Exception:
+                failures += 1
+                pause = min(self._interval, backoff(failures))
+                log.exception("heartbeat failed")
+        self._link.close()
+
+    def _beat(self) -> None:
+        held = [(running.claim.job_id, running.claim.fence) for running in list(self._pump.held.values())]
+        for start in range(0, max(1, len(held)), scripts.BATCH):
+            chunk = held[start : start + scripts.BATCH]
+            call = scripts.heartbeat(
+                clock="",
+                worker=self._pump.worker,
+                lease_ms=self._settings.lease_ms,
+                liveness_ms=self._settings.liveness_ms,
+                rows=[word for claim in chunk for word in claim],
+            )
+            verdict, lost, cancelled = self._link.script(call.script, self._tag, *call.argv)
+            flags = [word.decode() for word in cancelled]
+            self._tell(
+                verdict == b"OK",
+                dict(chunk),
+                {word.decode() for word in lost},
+                dict(zip(flags[::2], flags[1::2], strict=True)),
+            )
+
+    def _tell(self, alive: bool, asked: dict[str, int], lost: set[str], cancelled: dict[str, str]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._pump.heard, asked, lost, cancelled)
+            if not alive:
+                self._loop.call_soon_threadsafe(self._on_session_lost)
+        except RuntimeError:  # the loop is closed: the worker is gone
+            self._stop.set()

@@ -1,0 +1,221 @@
+"""The keeper: brings due jobs back, recovers what a dead worker held, looks for what is nowhere.
+
+Any worker may do it, and however often, the result is the same: the scripts decide. The election only
+saves work (R4); losing it changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from streamworker.app import App
+from streamworker.core.errors import StreamworkerError
+from streamworker.core.job import Candidate
+from streamworker.core.lanes import Lane
+from streamworker.core.outcome import Fail, Retry
+from streamworker.core.retry import Burial, decide_recovery
+from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
+from streamworker.store.caller import Caller
+from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
+
+log = logging.getLogger("streamworker.worker")
+
+#: Seconds between two looks at the schedule.
+PROMOTE_EVERY = 0.1
+#: Entries that one sweep call looks at (R5).
+SWEEP_COUNT = 100
+#: Sweep calls for one stream in one pass; the cursor is kept, the next pass goes on from there.
+SWEEP_CALLS = 50
+#: Job keys that one step of the slow scan asks for.
+SCAN_COUNT = 200
+#: Bytes that the event log may take without a mirror.
+EVENTS_BYTES = 64 * 1024 * 1024
+
+
+class Keeper:
+    """The background steps of one namespace, as one worker does them."""
+
+    def __init__(self, app: App, worker: str) -> None:
+        settings = app.settings
+        self._app = app
+        self._worker = worker
+        self._lanes: Mapping[str, Lane] = app.lanes
+        self._keys = Keys(settings.namespace)
+        self._caller = Caller(settings.redis_url, self._keys.tag, patience=settings.lease)
+        self._lease_ms = settings.lease_ms
+        self._sweep_every = settings.lease / 6
+        # Shorter than a third of a lease, so that a new keeper's first sweep is no outage (D6).
+        self._term_ms = max(200, min(3000, settings.lease_ms // 4))
+        self._stopping = asyncio.Event()
+        self._scan_cursor = 0
+        self._next_sweep = 0.0
+        #: Lanes in whose quarantine a job waits; the worker reads them when it runs nothing else (D22).
+        self.quarantined: set[str] = set()
+        self.recovered = 0
+        self.promoted = 0
+
+    async def run(self) -> None:
+        """Keep until `stop`. Survives any error: a loop that ends would stop all retries silently (R32)."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if await self.elected("keeper"):
+                    await self.tick()
+                failures = 0
+            except StreamworkerError as error:
+                failures += 1
+                if failures == 1:
+                    log.warning("keeper: %s", error)
+            except Exception:
+                log.exception("keeper")
+            await self._pause(PROMOTE_EVERY)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def close(self) -> None:
+        await self._caller.close()
+
+    async def elected(self, role: str) -> bool:
+        """Whether this worker does the work of `role` now."""
+        call = scripts.elect(role=role, worker=self._worker, ttl_ms=self._term_ms)
+        return bool(await self._caller.run(call))
+
+    async def tick(self) -> None:
+        """One round: promote always, the rest each sixth of a lease."""
+        await self.promote()
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + self._sweep_every
+        for lane in self._lanes:
+            for kind in STREAM_SUFFIX:
+                await self.sweep(lane, kind)
+        await self.repair()
+        await self._trim_events()
+
+    async def promote(self) -> None:
+        """Due jobs to ready, until none is left; each call is short (R32)."""
+        while True:
+            call = scripts.promote(
+                clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, limit=scripts.BATCH
+            )
+            promoted, expired, _ = await self._caller.run(call)
+            self.promoted += promoted
+            if promoted < scripts.BATCH and expired < scripts.BATCH:
+                return
+
+    async def sweep(self, lane: str, kind: str) -> None:
+        """One pass over one stream, and the fate of what it found dead."""
+        for _ in range(SWEEP_CALLS):
+            call = scripts.recover(
+                clock="",
+                worker=self._worker,
+                lease_ms=self._lease_ms,
+                retention_ms=scripts.RETENTION_MS,
+                lane=lane,
+                kind=kind,
+                count=SWEEP_COUNT,
+            )
+            _, complete, found = await self._caller.run(call)
+            await self._settle(Candidate.parse(line) for line in found)
+            if complete:
+                return
+
+    async def repair(self) -> None:
+        """One step of the slow scan over all records, for jobs that are nowhere (D3, D8)."""
+        cursor, keys = await self._caller.command(
+            "SCAN", self._scan_cursor, "MATCH", self._keys.job("*"), "COUNT", SCAN_COUNT
+        )
+        self._scan_cursor = int(cursor)
+        if not keys:
+            return
+        prefix = len(self._keys.job(""))
+        for start in range(0, len(keys), scripts.BATCH):
+            ids = [key.decode()[prefix:] for key in keys[start : start + scripts.BATCH]]
+            call = scripts.repair(
+                clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, rows=ids
+            )
+            mended, found = await self._caller.run(call)
+            if mended:
+                log.warning("%d jobs were in no stream and no schedule; put right", mended)
+            await self._settle(Candidate.parse(line) for line in found)
+
+    async def _settle(self, candidates: Iterable[Candidate]) -> None:
+        """Decide in Python, commit through settle, which refuses what came back to life meanwhile (D6)."""
+        rows: list[scripts.Argument] = []
+        found = list(candidates)
+        for candidate in found:
+            rows.extend(scripts.recovery_row(candidate, self.fate(candidate)))
+        if not rows:
+            return
+        call = scripts.settle(
+            clock="",
+            actor=self._worker,
+            lease_ms=self._lease_ms,
+            retention_ms=scripts.RETENTION_MS,
+            rows=rows,
+        )
+        for candidate, reply in zip(found, await self._caller.run(call), strict=True):
+            if reply == b"OK":
+                self.recovered += 1
+                log.warning(
+                    "job %s of task %s: its worker %s is gone; recovered from %s (strike %d)",
+                    candidate.job_id,
+                    candidate.task,
+                    candidate.worker,
+                    candidate.status,
+                    candidate.strikes + 1,
+                )
+
+    def fate(self, candidate: Candidate) -> Retry | Fail:
+        """What becomes of a claim whose worker is gone."""
+        task = self._app.tasks.get(candidate.task)
+        decision = decide_recovery(
+            None if task is None else task.policy.retry,
+            job_id=candidate.job_id,
+            status=candidate.status,
+            attempt=candidate.attempt,
+            strikes=candidate.strikes,
+        )
+        text = f"worker {candidate.worker} stopped while it held the job"
+        if isinstance(decision, Burial):
+            return Fail(ErrorClass.UNKNOWN, decision.code, text, Reason.RECOVERED)
+        return Retry(
+            decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
+        )
+
+    async def look_for_quarantined(self) -> None:
+        """Which lanes have a struck job that nobody has taken yet."""
+        waiting = set()
+        for lane in self._lanes:
+            stream = self._keys.stream(lane, "q")
+            length = await self._caller.command("XLEN", stream)
+            if length:
+                try:
+                    pending = (await self._caller.command("XPENDING", stream, GROUP))[0]
+                except StreamworkerError:  # no group yet: nobody has taken anything
+                    pending = 0
+                if length > pending:  # never from the group's lag, which may be unknown (R14)
+                    waiting.add(lane)
+        self.quarantined = waiting
+
+    async def _trim_events(self) -> None:
+        """Without a mirror the log is capped in bytes; what falls out shows as incomplete history."""
+        size = await self._caller.command("MEMORY", "USAGE", self._keys.events, "SAMPLES", 5)
+        if size is None or size <= EVENTS_BYTES:
+            return
+        length = await self._caller.command("XLEN", self._keys.events)
+        keep = int(length * EVENTS_BYTES * 0.9 / size)
+        await self._caller.command("XTRIM", self._keys.events, "MAXLEN", "~", keep)

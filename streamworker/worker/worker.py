@@ -1,0 +1,246 @@
+"""One worker process: puts the parts together, starts them in order, and stops them so that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import anyio
+
+from streamworker.app import App
+from streamworker.core import durations
+from streamworker.core.durations import Duration
+from streamworker.core.errors import ConfigurationError, StreamworkerError
+from streamworker.store import scripts
+from streamworker.store.server import check_server
+from streamworker.worker.heartbeat import Heartbeat
+from streamworker.worker.identity import new_worker_id
+from streamworker.worker.keeper import Keeper
+from streamworker.worker.pump import Pump
+from streamworker.worker.reader import Reader
+from streamworker.worker.runner import Runner
+from streamworker.worker.running import Stop
+
+log = logging.getLogger("streamworker.worker")
+
+DEFAULT_CONCURRENCY = 32
+#: Seconds that running jobs get to end after SIGTERM.
+DEFAULT_GRACE = 30.0
+#: Seconds between two looks at time limits and start marks: marks are out within 100 ms (D20).
+SWEEP_EVERY = 0.05
+#: Seconds between two looks for jobs in quarantine.
+QUARANTINE_EVERY = 0.5
+#: Seconds for what is still to be told to Redis once the handlers have ended.
+FAREWELL = 10.0
+
+
+class Worker:
+    """Runs an app's tasks: `Worker(app, concurrency=64).run()`.
+
+    `run` blocks, handles SIGTERM and SIGINT and returns the exit code; `serve` runs inside a loop of your
+    own, until `stop` or cancellation. On the first signal it stops claiming, waits up to `grace` for what
+    runs, hands back the rest uncharged, and ends; a second signal does so at once.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        lanes: Sequence[str] | None = None,
+        grace: Duration = DEFAULT_GRACE,
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
+        self.app = app
+        self.concurrency = concurrency
+        chosen = list(app.lanes) if lanes is None else list(dict.fromkeys(lanes))
+        if not chosen:
+            raise ConfigurationError("a worker needs at least one lane")
+        self.lanes = {app.check_lane(lane, "lane"): app.lanes[lane] for lane in chosen}
+        self.grace = durations.parse(grace, what="grace")
+        self.id = new_worker_id()
+        #: Set once the worker claims jobs.
+        self.started = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._at_once = asyncio.Event()
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable."""
+        anyio.run(self._run_with_signals)
+        return 0
+
+    async def _run_with_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    def stop(self) -> None:
+        """Stop claiming and end gracefully; the second call ends at once."""
+        if self._stopping.is_set():
+            log.warning("worker %s: second signal, ending at once", self.id)
+            self._at_once.set()
+        else:
+            log.info("worker %s: stopping, up to %g s for what runs", self.id, self.grace)
+            self._stopping.set()
+
+    async def serve(self) -> None:
+        """Claim and run jobs until `stop`. Raises ServerUnsuitable or ConnectionLost at the start only."""
+        parts = _Parts(self)
+        async with self.app.lifespan(self.app) as state:
+            parts.runner.state = state
+            try:
+                await parts.open()
+                self.started.set()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(parts.reader.run)
+                    group.start_soon(parts.keeper.run)
+                    group.start_soon(parts.sweep)
+                    group.start_soon(parts.quarantine)
+                    try:
+                        await self._stopping.wait()
+                    finally:
+                        # Cancelled from outside: anyio would cancel each await again (R20).
+                        with anyio.CancelScope(shield=True):
+                            await parts.farewell()
+                        group.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await parts.close()
+
+
+class _Parts:
+    """The parts of a serving worker, made in its loop."""
+
+    def __init__(self, worker: Worker) -> None:
+        settings = worker.app.settings
+        self.worker = worker
+        self.runner = Runner(
+            worker.app, threads=worker.concurrency, ended=lambda r: self.pump.ended(r), freed=self._freed
+        )
+        self.pump = Pump(
+            settings,
+            worker.lanes,
+            worker.concurrency,
+            worker.id,
+            start=self.runner.start,
+            facts={
+                "app": worker.app.name,
+                "host": socket.gethostname(),
+                "pid": str(os.getpid()),
+                "lanes": ",".join(worker.lanes),
+                "concurrency": str(worker.concurrency),
+                "started_at": str(time.time_ns() // 1_000_000),
+            },
+        )
+        self.reader = Reader(settings, self.pump)
+        self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
+        self.keeper = Keeper(worker.app, worker.id)
+
+    def _freed(self, running: object) -> None:
+        self.pump.freed(running)  # type: ignore[arg-type]
+
+    async def open(self) -> None:
+        await self.pump.open()
+        for line in [*await check_server(self.pump.link), *self.worker.app.warnings()]:
+            log.warning(line)
+        self.heartbeat.start()
+        log.info(
+            "worker %s: %d slots, lanes %s, lease %g s",
+            self.worker.id,
+            self.worker.concurrency,
+            ", ".join(self.worker.lanes),
+            self.worker.app.settings.lease,
+        )
+        self.pump.kick()
+
+    async def sweep(self) -> None:
+        """Time limits and start marks."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_EVERY)
+            self.runner.sweep(list(self.pump.held.values()), loop.time(), self.pump.mark)
+
+    async def quarantine(self) -> None:
+        """One worker at a time runs what has strikes, each job alone (D22)."""
+        while True:
+            await asyncio.sleep(QUARANTINE_EVERY)
+            try:
+                if await self.keeper.elected("quarantine") and not self.pump.isolating:
+                    await self.keeper.look_for_quarantined()
+                    for lane in self.worker.lanes:
+                        if lane in self.keeper.quarantined:
+                            self.pump.isolate(lane)
+                            break
+            except StreamworkerError as error:
+                log.debug("quarantine: %s", error)
+
+    async def farewell(self) -> None:
+        """Stop claiming, let what runs end, hand back the rest, tell Redis; in this order."""
+        self.pump.stop_claiming()
+        await self.reader.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.worker.grace):
+                await _first(self.pump.idle(), self.worker._at_once.wait())
+        now = asyncio.get_running_loop().time()
+        left = self.pump.running()
+        for running in left:
+            running.tell(Stop.SHUTDOWN, now)
+        if left:
+            await self._until_told(left)
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self.pump.drained()
+                await self.pump.hand_back()
+                await self._forget()
+        except (TimeoutError, StreamworkerError) as error:
+            log.warning("not everything could be told to Redis; recovery will find it: %s", error)
+        self.keeper.stop()
+
+    async def _until_told(self, left: Iterable[object]) -> None:
+        """Give cancelled handlers a moment; those that ignore it are handed back over their heads."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self.pump.idle()
+        for running in self.pump.running():
+            log.warning(
+                "job %s of task %s did not end when cancelled (cancel_unresponsive); handed back",
+                running.claim.job_id,
+                running.task_name,
+            )
+            self.runner.overrule(running)
+
+    async def _forget(self) -> None:
+        call = scripts.forget(worker=self.worker.id, leave=1, rows=list(self.worker.app.lanes))
+        await self.pump.link.script(call.script, self.pump.keys.tag, *call.argv)
+        for role in ("keeper", "quarantine"):
+            key = self.pump.keys.elect(role)
+            if await self.pump.link.call("GET", key) == self.worker.id.encode():
+                await self.pump.link.call("DEL", key)
+
+    async def close(self) -> None:
+        self.heartbeat.stop()
+        self.keeper.stop()
+        self.reader.close()
+        await self.keeper.close()
+        await self.pump.close()
+        self.runner.close()
+
+
+async def _first(*awaitables: object) -> None:
+    """Return when the first of them is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in awaitables]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
