@@ -284,6 +284,12 @@ class Shard:
         self.recover("nobodys")
         self.elapse(LEASE)
 
+    def idle(self, claim: Claim, ms: int) -> None:
+        """Set how long the claim's entry has been idle, leaving it with its owner."""
+        stream = self.keys.stream(claim.lane, claim.kind)
+        owner = self.state(claim.job_id)["owner"]
+        self.redis("XCLAIM", stream, "workers", owner, 0, claim.entry, "IDLE", ms, "JUSTID")
+
     def _age(self, ms: int) -> None:
         for stream, entries in self.look().pending.items():
             for entry, one in entries.items():

@@ -22,7 +22,8 @@ STARTED = ["->queued", "queued>claimed", "claimed>processing"]
 
 #: What each outcome makes of a job on its first attempt, by outcome.
 AFTER: dict[str, dict[str, Any]] = {
-    "S": {"status": "succeeded", "attempt": 1, "place": None, "key": "succeeded", "error": None, "dead": None},
+    "S": {"status": "succeeded", "attempt": 1, "place": None, "key": "succeeded", "error": None,
+          "dead": None},
     "R": {"status": "retry_scheduled", "attempt": 1, "place": "schedule", "due_in": 700, "key": "open",
           "error": "transient timeout", "dead": None},
     "F": {"status": "failed_terminal", "attempt": 1, "place": None, "key": None, "error": "persistent bad",
