@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamworker.core.errors import ConfigurationError, InvalidArgument
@@ -46,7 +46,9 @@ class Lane:
 
 def _check_whole(what: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(f"a lane's {what} must be a whole number from {low} to {high}, not {value!r}")
+        raise ConfigurationError(
+            f"a lane's {what} must be a whole number from {low} to {high}, not {value!r}"
+        )
 
 
 DEFAULT_LANES: Mapping[str, Lane] = {
@@ -115,17 +117,24 @@ class Plan:
     slots: Slots
 
 
-def plan(slots: Slots, state: State, in_flight: Mapping[str, int], limit: int) -> Plan:
+def plan(
+    slots: Slots, state: State, in_flight: Mapping[str, int], limit: int, *, under_way: Sequence[Plan] = ()
+) -> Plan:
     """Say what to claim next; pure, O(lanes).
 
-    `in_flight` counts the jobs held by lane, claims under way included; a lane's own reserved slots are used first.
-    `limit` bounds the claims of this call.
+    `in_flight` counts the jobs held by lane; a lane's own reserved slots are used first. `limit` bounds the claims of
+    this call. `under_way` are the plans of calls without an answer: every slot that one of them may fill, in
+    whichever lane, counts as taken.
     """
     held = {lane: in_flight.get(lane, 0) for lane in slots.reserved}
     borrowed = {lane: max(0, held[lane] - slots.reserved[lane]) for lane in held}
     others = sum(in_flight.values()) - sum(held.values())  # of lanes that this worker no longer serves
     shared = max(0, slots.shared - sum(borrowed.values()) - others)
     free = {lane: max(0, slots.reserved[lane] - held[lane]) for lane in held}
+    for other in under_way:
+        shared = max(0, shared - min(other.limit, other.shared))
+        for row in other.rows:
+            free[row.lane] = max(0, free[row.lane] - min(other.limit, row.reserved))
     limit = max(0, min(limit, shared + sum(free.values())))
 
     active_weight = sum(weight for lane, weight in slots.weight.items() if lane not in state.idle)
@@ -180,7 +189,8 @@ def charge(state: State, plan: Plan, taken: Mapping[str, int]) -> State:
         for lane, part in parts.items()
     }
     phase = {
-        lane: (state.phase.get(lane, 0) + taken.get(lane, 0)) % PHASES for lane in {*state.phase, *taken, *parts}
+        lane: (state.phase.get(lane, 0) + taken.get(lane, 0)) % PHASES
+        for lane in {*state.phase, *taken, *parts}
     }
     return State(owed, (state.idle - busy) | empty, phase)
 

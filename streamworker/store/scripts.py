@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamworker.core.job import Candidate, Claim
+from streamworker.core.lanes import Plan
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.store import lua
 from streamworker.store.connection import Argument
@@ -222,6 +223,16 @@ def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argu
             return (f"F {who} {reason} {error_class} {code} 0 -", job_id, error.encode(), envelope)
         case Release(reason, delay_ms):
             return (f"L {who} {reason} - - {delay_ms} -", job_id, b"", envelope)
+
+
+def plan_lines(plan: Plan) -> str:
+    """The `plan` argument: what each lane may take, most owed first."""
+    return "\n".join(f"{row.lane} {row.reserved} {row.quota} {row.phase}" for row in plan.rows)
+
+
+def quarantine_line(lane: str) -> str:
+    """The `plan` argument that reads one job of a lane's quarantine."""
+    return f"{lane} 1 0 q"
 
 
 def offer_lines(entries: Sequence[tuple[str, str, str]]) -> str:

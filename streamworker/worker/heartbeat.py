@@ -61,12 +61,12 @@ class Heartbeat:
         self._link.close()
 
     def _beat(self) -> None:
-        held = [(running.claim.job_id, running.claim.fence) for running in list(self._pump.held.values())]
+        held = [(running.claim.job_id, running.claim.fence) for running in list(self._pump.holdings.by_job.values())]
         for start in range(0, max(1, len(held)), scripts.BATCH):
             chunk = held[start : start + scripts.BATCH]
             call = scripts.heartbeat(
                 clock="",
-                worker=self._pump.worker,
+                worker=self._pump.session.worker,
                 lease_ms=self._settings.lease_ms,
                 liveness_ms=self._settings.liveness_ms,
                 rows=[word for claim in chunk for word in claim],

@@ -15,7 +15,8 @@ from streamworker.settings import Settings
 from streamworker.store.caller import backoff
 from streamworker.store.connection import Link, ReplyError
 from streamworker.store.keys import GROUP, Keys
-from streamworker.worker.pump import Entry, Pump
+from streamworker.worker.pump import Pump
+from streamworker.worker.session import Entry
 
 log = logging.getLogger("streamworker.worker")
 
@@ -81,7 +82,7 @@ class Reader:
             "XREADGROUP",
             "GROUP",
             GROUP,
-            self._pump.worker,
+            self._pump.session.worker,
             "COUNT",
             1,
             "BLOCK",
@@ -100,9 +101,9 @@ class Reader:
         """Let a blocking read end now, without cancelling it."""
         self._stopping = True
         self._wanted.set()
-        if self._link.connected and self._link.in_flight and self._client_id and self._pump.link.connected:
+        if self._link.connected and self._link.in_flight and self._client_id and self._pump.session.link.connected:
             try:
-                await self._pump.link.call("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT")
+                await self._pump.session.link.call("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT")
             except StreamworkerError as error:
                 log.debug("the blocking read ends by itself: %s", error)
 

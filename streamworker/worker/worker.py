@@ -17,7 +17,6 @@ from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
-from streamworker.store import scripts
 from streamworker.store.server import check_server
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.identity import new_worker_id
@@ -25,7 +24,8 @@ from streamworker.worker.keeper import Keeper
 from streamworker.worker.pump import Pump
 from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
-from streamworker.worker.running import Stop
+from streamworker.worker.running import Running, Stop
+from streamworker.worker.session import Session
 
 log = logging.getLogger("streamworker.worker")
 
@@ -125,15 +125,13 @@ class _Parts:
         settings = worker.app.settings
         self.worker = worker
         self.runner = Runner(
-            worker.app, threads=worker.concurrency, ended=lambda r: self.pump.ended(r), freed=self._freed
+            worker.app, threads=worker.concurrency, ended=self._ended, freed=self._freed
         )
-        self.pump = Pump(
+        session = Session(
             settings,
-            worker.lanes,
-            worker.concurrency,
             worker.id,
-            start=self.runner.start,
-            facts={
+            worker.lanes,
+            {
                 "app": worker.app.name,
                 "host": socket.gethostname(),
                 "pid": str(os.getpid()),
@@ -142,16 +140,20 @@ class _Parts:
                 "started_at": str(time.time_ns() // 1_000_000),
             },
         )
+        self.pump = Pump(settings, worker.lanes, worker.concurrency, session, start=self.runner.start)
         self.reader = Reader(settings, self.pump)
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
 
-    def _freed(self, running: object) -> None:
-        self.pump.freed(running)  # type: ignore[arg-type]
+    def _ended(self, running: Running) -> None:
+        self.pump.ended(running)
+
+    def _freed(self, running: Running) -> None:
+        self.pump.freed(running)
 
     async def open(self) -> None:
         await self.pump.open()
-        for line in [*await check_server(self.pump.link), *self.worker.app.warnings()]:
+        for line in [*await check_server(self.pump.session.link), *self.worker.app.warnings()]:
             log.warning(line)
         self.heartbeat.start()
         log.info(
@@ -168,7 +170,7 @@ class _Parts:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_EVERY)
-            self.runner.sweep(list(self.pump.held.values()), loop.time(), self.pump.mark)
+            self.runner.sweep(list(self.pump.holdings.by_job.values()), loop.time(), self.pump.mark)
 
     async def quarantine(self) -> None:
         """One worker at a time runs what has strikes, each job alone (D22)."""
@@ -192,7 +194,7 @@ class _Parts:
             async with asyncio.timeout(self.worker.grace):
                 await _first(self.pump.idle(), self.worker._at_once.wait())
         now = asyncio.get_running_loop().time()
-        left = self.pump.running()
+        left = self.pump.holdings.running()
         for running in left:
             running.tell(Stop.SHUTDOWN, now)
         if left:
@@ -211,7 +213,7 @@ class _Parts:
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self.pump.idle()
-        for running in self.pump.running():
+        for running in self.pump.holdings.running():
             log.warning(
                 "job %s of task %s did not end when cancelled (cancel_unresponsive); handed back",
                 running.claim.job_id,
@@ -220,12 +222,12 @@ class _Parts:
             self.runner.overrule(running)
 
     async def _forget(self) -> None:
-        call = scripts.forget(worker=self.worker.id, leave=1, rows=list(self.worker.app.lanes))
-        await self.pump.link.script(call.script, self.pump.keys.tag, *call.argv)
+        session = self.pump.session
+        await session.forget()
         for role in ("keeper", "quarantine"):
-            key = self.pump.keys.elect(role)
-            if await self.pump.link.call("GET", key) == self.worker.id.encode():
-                await self.pump.link.call("DEL", key)
+            key = session.keys.elect(role)
+            if await session.link.call("GET", key) == self.worker.id.encode():
+                await session.link.call("DEL", key)
 
     async def close(self) -> None:
         self.heartbeat.stop()

@@ -1,0 +1,61 @@
+"""Which claims this worker holds, and which slots they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamworker.worker.running import Running, Stop
+from streamworker.worker.session import Entry
+
+
+class Holdings:
+    """The newest claim of each job, from its reply until its settle is acknowledged (D5)."""
+
+    def __init__(self, lanes: Iterable[str]) -> None:
+        self.by_job: dict[str, Running] = {}
+        #: Slots in use by lane.
+        self.busy: dict[str, int] = dict.fromkeys(lanes, 0)
+        #: The job with strikes that runs while nothing else does (D22).
+        self.alone: Running | None = None
+
+    @property
+    def busy_slots(self) -> int:
+        return sum(self.busy.values())
+
+    def take(self, running: Running, now: float) -> None:
+        """Hold a new claim; an older one of the same job is lost, and its handler is ended (D6)."""
+        older = self.by_job.get(running.claim.job_id)
+        if older is not None:
+            older.tell(Stop.LOST, now)
+        self.by_job[running.claim.job_id] = running
+        if running.claim.kind == "q":
+            self.alone = running
+
+    def occupy(self, running: Running) -> None:
+        """Its handler runs."""
+        self.busy[running.claim.lane] += 1
+
+    def vacate(self, running: Running) -> None:
+        """Its handler has ended."""
+        self.busy[running.claim.lane] -= 1
+        if running is self.alone:
+            self.alone = None
+
+    def let_go(self, running: Running) -> None:
+        """Its outcome is acknowledged, or somebody else's by now."""
+        if self.by_job.get(running.claim.job_id) is running:
+            del self.by_job[running.claim.job_id]
+        if running is self.alone and not running.occupies:
+            self.alone = None
+
+    def of_fence(self, job_id: str, fence: int | None) -> Running | None:
+        """The claim of that job and fence, if we hold it: "lost" is keyed by both (D1)."""
+        running = self.by_job.get(job_id)
+        return running if running is not None and running.claim.fence == fence else None
+
+    def running(self) -> list[Running]:
+        """Claims whose handler has come to no outcome."""
+        return [running for running in self.by_job.values() if running.outcome is None]
+
+    def places(self) -> set[Entry]:
+        return {running.place for running in self.by_job.values()}
