@@ -117,7 +117,9 @@ class App:
         persistent: tuple[type[BaseException], ...] = (),
     ) -> TaskDecorator: ...
 
-    def task(self, handler: Any = None, /, **options: Any) -> Any:
+    def task(  # type: ignore[misc]  # options are checked by _register
+        self, handler: Any = None, /, **options: Any
+    ) -> Any:
         """Register a handler, as `@app.task` or `@app.task(lane=..., retry=..., ...)`.
 
         The handler's first parameter is its `Context`; the others travel as JSON by name. `timeout` is for

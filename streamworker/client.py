@@ -18,7 +18,7 @@ from streamworker import settings as settings_module
 from streamworker.core import codec, durations
 from streamworker.core.clock import SystemClock
 from streamworker.core.durations import Duration
-from streamworker.core.errors import EnqueueRejected, IdempotencyConflict, JobFailed
+from streamworker.core.errors import DurationError, EnqueueRejected, IdempotencyConflict, JobFailed
 from streamworker.core.ids import JobIds, check_job_id
 from streamworker.core.job import Record, encode_envelope
 from streamworker.core.lanes import check_lane_name
@@ -74,7 +74,7 @@ class Options:
         delay_ms = 0 if delay is None else durations.to_ms(delay, what="delay")
         deadline_ms = 0 if deadline is None else durations.to_ms(deadline, what="deadline")
         if deadline is not None and deadline_ms <= delay_ms:
-            raise durations.DurationError(
+            raise DurationError(
                 "deadline", deadline, "is not after the delay: the job would expire before it could run"
             )
         return cls(
@@ -179,7 +179,7 @@ class Job(Generic[R]):
         """The job's state now. Raises JobNotFound once its record has expired."""
         return (await self._source.get().record(self.id)).status
 
-    async def result(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - part of the API
+    async def result(self, timeout: Duration | None = None) -> R:
         """What the handler returned, once it has.
 
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
@@ -279,7 +279,7 @@ class Client:
         """What the job's record says now. Raises JobNotFound."""
         return JobView.of(await self._source.get().record(check_job_id(job_id)))
 
-    async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
+    async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """The job's result, once it is there. Raises JobFailed, ResultTimeout or JobNotFound."""
         job: Job[Any] = Job(check_job_id(job_id), Disposition.ACCEPTED, self._source)
         return await job.result(timeout)

@@ -54,7 +54,9 @@ def read(
     if source is not None:
         seconds = durations.parse(source, what="lease" if lease is not None else "STREAMWORKER_LEASE")
         if seconds < MIN_LEASE:
-            raise ConfigurationError(f"lease {source!r}: at least {MIN_LEASE} s, or a short pause counts as a death")
+            raise ConfigurationError(
+                f"lease {source!r}: at least {MIN_LEASE} s, or a short pause counts as a death"
+            )
     return Settings(
         namespace=given("NAMESPACE", namespace) or app,
         redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,

@@ -14,7 +14,7 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.retry import Retry
 from streamworker.core.template import KeyTemplate, check_task_name
-from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS, NewJob
+from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,11 +167,11 @@ class Policy:
                 f"task {name}: the key window ({durations.format_ms(window_ms)}) is shorter than its retries may "
                 f"take ({durations.format_ms(retry.span_ms)}), so a duplicate could run beside them; make it longer"
             )
-        if isinstance(max_starts, bool) or not isinstance(max_starts, int) or max_starts < 1:
+        if type(max_starts) is not int or max_starts < 1:
             raise ConfigurationError(f"task {name}: max_starts must be 1 or more, not {max_starts!r}")
         for kind, types in (("transient", transient), ("persistent", persistent)):
             for each in types:
-                if not (isinstance(each, type) and issubclass(each, BaseException)):
+                if not _is_exception_type(each):
                     raise ConfigurationError(f"task {name}: {kind}= takes exception types, not {each!r}")
         return cls(
             lane,
@@ -184,6 +184,10 @@ class Policy:
             tuple(transient),
             tuple(persistent),
         )
+
+
+def _is_exception_type(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 class Submitter(Protocol):

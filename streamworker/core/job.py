@@ -149,8 +149,10 @@ class Record:
         words = fields.get("st", "").split(" ")
         if len(words) != 8:
             raise ValueError(f"the record of job {job_id} cannot be read: st = {fields.get('st')!r}")
-        status, *numbers = words
-        return cls(job_id, Status(status), *(int(number) for number in numbers), fields=fields)
+        attempt, starts, strikes, version, epoch, fence, lease_until = (int(word) for word in words[1:])
+        return cls(
+            job_id, Status(words[0]), attempt, starts, strikes, version, epoch, fence, lease_until, fields
+        )
 
     def text(self, name: str) -> str | None:
         """A field that is set, else None: '' counts as absent."""

@@ -25,7 +25,8 @@ def passes(error: Exception) -> bool:
 
 def backoff(attempt: int) -> float:
     """Seconds to wait before attempt number `attempt` (from 1): doubling, capped, spread."""
-    return min(BACKOFF_LAST, BACKOFF_FIRST * 2 ** min(attempt - 1, 10)) * random.uniform(0.5, 1.0)  # noqa: S311
+    pause = min(BACKOFF_LAST, BACKOFF_FIRST * float(2 ** min(attempt - 1, 10)))
+    return pause * random.uniform(0.5, 1.0)
 
 
 class Caller:

@@ -154,7 +154,7 @@ class Link:
 
         check_url(self.url)
         pool = redis.asyncio.ConnectionPool.from_url(self.url, **_options(self.timeout))
-        connection = cast(Any, pool.make_connection())
+        connection = cast(Any, pool).make_connection()
         try:
             await connection.connect()
         except (RedisError, OSError, TimeoutError) as error:
@@ -178,7 +178,7 @@ class Link:
             raise ConnectionLost("this connection belongs to the parent process (R27)")
         future = self._loop.create_future()
         self._waiting.append((self._loop.time(), future))
-        transport.write(hiredis.pack_command(arguments))
+        transport.write(hiredis.pack_command(cast(Any, arguments)))
         if self._watch is None:
             self._watch = self._loop.call_later(self.timeout, self._check_age)
         return future
@@ -260,7 +260,7 @@ class SyncLink:
                 pool = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
                 self._connection = pool.make_connection()
                 self._connection.connect()
-            self._connection.send_packed_command([hiredis.pack_command(arguments)])
+            self._connection.send_packed_command([hiredis.pack_command(cast(Any, arguments))])
             return self._connection.read_response()
         except ResponseError as error:
             # redis-py strips the word NOSCRIPT from the message, but has a class for it

@@ -39,7 +39,7 @@ class Queue:
             raise JobNotFound(job_id)
         return found
 
-    async def wait(self, job_id: str, timeout: float | None) -> Ended:  # noqa: ASYNC109 - part of the API
+    async def wait(self, job_id: str, timeout: float | None) -> Ended:
         """The outcome, when the job is over. Raises JobNotFound, or ResultTimeout after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):

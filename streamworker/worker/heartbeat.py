@@ -61,7 +61,10 @@ class Heartbeat:
         self._link.close()
 
     def _beat(self) -> None:
-        held = [(running.claim.job_id, running.claim.fence) for running in list(self._pump.holdings.by_job.values())]
+        held = [
+            (running.claim.job_id, running.claim.fence)
+            for running in list(self._pump.holdings.by_job.values())
+        ]
         for start in range(0, max(1, len(held)), scripts.BATCH):
             chunk = held[start : start + scripts.BATCH]
             call = scripts.heartbeat(

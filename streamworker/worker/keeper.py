@@ -20,6 +20,7 @@ from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
+from streamworker.store.connection import Argument
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 
 log = logging.getLogger("streamworker.worker")
@@ -144,9 +145,7 @@ class Keeper:
         prefix = len(self._keys.job(""))
         for start in range(0, len(keys), scripts.BATCH):
             ids = [key.decode()[prefix:] for key in keys[start : start + scripts.BATCH]]
-            call = scripts.repair(
-                clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, rows=ids
-            )
+            call = scripts.repair(clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, rows=ids)
             mended, found = await self._caller.run(call)
             if mended:
                 log.warning("%d jobs were in no stream and no schedule; put right", mended)
@@ -154,7 +153,7 @@ class Keeper:
 
     async def _settle(self, candidates: Iterable[Candidate]) -> None:
         """Decide in Python, commit through settle, which refuses what came back to life meanwhile (D6)."""
-        rows: list[scripts.Argument] = []
+        rows: list[Argument] = []
         found = list(candidates)
         for candidate in found:
             rows.extend(scripts.recovery_row(candidate, self.fate(candidate)))

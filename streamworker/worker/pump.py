@@ -33,6 +33,8 @@ log = logging.getLogger("streamworker.worker")
 FLIGHTS = 2
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
+#: Stands for the shared slots that a call under way may fill, in whichever lane.
+_UNDER_WAY = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -240,7 +242,11 @@ class Pump:
             limit=limit,
             shared=plan.shared if plan else 0,
             offers=scripts.offer_lines(offers),
-            plan=scripts.quarantine_line(quarantine) if quarantine else scripts.plan_lines(plan) if plan else "",
+            plan=scripts.quarantine_line(quarantine)
+            if quarantine
+            else scripts.plan_lines(plan)
+            if plan
+            else "",
             rows=self._rows(settled, marked),
         )
         flight = _Flight(call, settled, marked, plan, bool(quarantine), limit, self._loop.time())
@@ -266,8 +272,13 @@ class Pump:
         return (plan if plan.limit > 0 else None), None
 
     def _next_plan(self, limit: int) -> Plan:
-        plans = [flight.plan for flight in self._flights if flight.plan is not None]
-        return lane_plan.plan(self._slots, self._plan_state, self.holdings.busy, limit, under_way=plans)
+        taken = dict(self.holdings.busy)
+        for flight in self._flights:  # every slot that a call under way may fill counts as taken
+            if flight.plan is not None:
+                for row in flight.plan.rows:
+                    taken[row.lane] += min(flight.limit, row.reserved)
+                taken[_UNDER_WAY] = taken.get(_UNDER_WAY, 0) + min(flight.limit, flight.plan.shared)
+        return lane_plan.plan(self._slots, self._plan_state, taken, limit)
 
     def _rows(self, settled: list[Running], marked: list[Running]) -> list[Argument]:
         now = self._loop.time()

@@ -93,17 +93,16 @@ class Reader:
         )
 
     def _entries(self, reply: Any) -> list[Entry]:
-        return [
-            (*self._streams[stream], entry[0].decode()) for stream, entries in reply for entry in entries
-        ]
+        return [(*self._streams[stream], entry[0].decode()) for stream, entries in reply for entry in entries]
 
     async def stop(self) -> None:
         """Let a blocking read end now, without cancelling it."""
         self._stopping = True
         self._wanted.set()
-        if self._link.connected and self._link.in_flight and self._client_id and self._pump.session.link.connected:
+        pump_link = self._pump.session.link
+        if self._link.in_flight and self._client_id and pump_link.connected:
             try:
-                await self._pump.session.link.call("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT")
+                await pump_link.call("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT")
             except StreamworkerError as error:
                 log.debug("the blocking read ends by itself: %s", error)
 

@@ -253,5 +253,3 @@ def report(running: Running) -> None:
             outcome.error_class,
             outcome.code,
         )
-
-

@@ -1,4 +1,4 @@
-"""The pump's connection and its session with Redis, and what Redis delivered to us without our hearing of it."""
+"""The pump's connection and session, and what Redis delivered to us without our hearing of it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ class Session:
         """
         await self.link.connect()
         facts = [word for fact in self._facts.items() for word in fact]
-        call = scripts.session(
-            worker=self.worker, own=self.number, liveness_ms=self._liveness_ms, rows=facts
-        )
+        call = scripts.session(worker=self.worker, own=self.number, liveness_ms=self._liveness_ms, rows=facts)
         self.number = int(await self.link.script(call.script, self.keys.tag, *call.argv))
 
     async def pending(self, held: Collection[Entry]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""One worker process: puts the parts together, starts them in order, and stops them so that nothing is lost."""
+"""One worker process: puts the parts together, starts them in order, stops them so that nothing is lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Worker:
         lanes: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
     ) -> None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        if type(concurrency) is not int or concurrency < 1:
             raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
         self.app = app
         self.concurrency = concurrency
@@ -70,8 +70,6 @@ class Worker:
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
-
-    # --- life ------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable."""
@@ -124,9 +122,7 @@ class _Parts:
     def __init__(self, worker: Worker) -> None:
         settings = worker.app.settings
         self.worker = worker
-        self.runner = Runner(
-            worker.app, threads=worker.concurrency, ended=self._ended, freed=self._freed
-        )
+        self.runner = Runner(worker.app, threads=worker.concurrency, ended=self._ended, freed=self._freed)
         session = Session(
             settings,
             worker.id,
