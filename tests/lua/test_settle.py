@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamworker.core.job import Claim
-from streamworker.core.outcome import Fail, Release, Retry, Success
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from tests.lua.driver import LEASE, RETENTION, START, Shard, job
@@ -17,7 +17,7 @@ SUCCESS = Success(b"42")
 RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
 RELEASE = Release(Reason.SHUTDOWN)
-OUTCOMES = {"S": SUCCESS, "R": RETRY, "F": FATAL, "L": RELEASE}
+OUTCOMES: dict[str, Outcome] = {"S": SUCCESS, "R": RETRY, "F": FATAL, "L": RELEASE}
 STARTED = ["->queued", "queued>claimed", "claimed>processing"]
 
 #: What each outcome makes of a job on its first attempt, by outcome.
