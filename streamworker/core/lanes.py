@@ -1,19 +1,20 @@
 """How one worker's slots are shared between lanes: a pure plan of what to claim next.
 
-Reserved slots serve only their lane. The rest is shared by weight, in starts: while several lanes have work, each
-gets its part of the shared slots, and who has had less than its part comes first. The claim script does not know
-how much work a lane has until it reads, so a plan gives every lane a quota and says who takes what others leave.
+Reserved slots serve only their lane; the rest is shared by weight. The claim script does not know how much
+work a lane has until it reads, so a plan gives every lane a quota and says in which order they take what
+others leave.
 
-Two things are balanced at once, for either alone fails: by starts alone, lanes of long jobs would slowly fill all
-shared slots; by slots held alone, a weight of 4 : 1 over two slots would come out as 1 : 1.
+Two things are balanced at once, since either alone fails. By starts alone, a lane of long jobs would slowly
+collect all shared slots. By slots held alone, a weight of 4 : 1 over two slots would come out as 1 : 1. So
+the slots that a lane lacks decide, and starts that it is owed shift them by one at most.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 
@@ -34,7 +35,10 @@ def check_lane_name(name: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """An isolated flow of jobs. `reserved`: slots of a worker that serve no other lane; `weight`: its part of the rest."""
+    """An isolated flow of jobs.
+
+    `reserved`: slots of each worker that serve no other lane; `weight`: its part of those that are shared.
+    """
 
     reserved: int = 0
     weight: int = 1
@@ -68,7 +72,7 @@ class Slots:
 
     @classmethod
     def of(cls, lanes: Mapping[str, Lane], concurrency: int) -> Slots:
-        """Divide `concurrency` slots. Reservations that leave no shared slot are scaled down, to none at 1."""
+        """Divide `concurrency` slots; reservations that leave no shared slot scale down, to none at 1."""
         _check_whole("concurrency", concurrency, 1, 1_000_000)
         if not lanes:
             raise ConfigurationError("a worker needs at least one lane")
@@ -84,8 +88,8 @@ class Slots:
 class State:
     """What is remembered between claims. `State()` is the beginning.
 
-    `owed`: starts that a lane is behind its share (below zero: ahead). `idle`: lanes that had nothing more when they
-    were last asked; they collect nothing. `phase`: claims of a lane, modulo 4.
+    `owed`: starts that a lane is behind its share (below zero: ahead). `idle`: lanes that had nothing more
+    when they were last asked. `phase`: claims of a lane, modulo 4.
     """
 
     owed: Mapping[str, float] = field(default_factory=dict)
@@ -93,8 +97,7 @@ class State:
     phase: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRow:
+class PlanRow(NamedTuple):
     """What one lane may take: `reserved` free slots of its own and `quota` shared ones."""
 
     lane: str
@@ -107,8 +110,8 @@ class PlanRow:
 class Plan:
     """What to claim: at most `limit` in all and `shared` beyond the rows' reserved slots.
 
-    First each row in order takes up to `reserved + quota`; then what is left of `shared` goes to any row in order
-    that still has work. What a lane takes beyond `reserved` counts as shared.
+    First each row in order takes up to `reserved + quota`; then what is left of `shared` goes to any row in
+    order that still has work. What a lane takes beyond `reserved` counts as shared.
     """
 
     limit: int
@@ -122,99 +125,110 @@ def plan(
 ) -> Plan:
     """Say what to claim next; pure, O(lanes).
 
-    `in_flight` counts the jobs held by lane; a lane's own reserved slots are used first. `limit` bounds the claims of
-    this call. `under_way` are the plans of calls without an answer: every slot that one of them may fill, in
-    whichever lane, counts as taken.
+    `in_flight` counts the jobs held by lane; a lane's own reserved slots are used first. `limit` bounds the
+    claims of this call. `under_way` are the plans of calls without an answer: every slot that one of them may
+    fill, in whichever lane, counts as taken.
     """
-    held = {lane: in_flight.get(lane, 0) for lane in slots.reserved}
-    borrowed = {lane: max(0, held[lane] - slots.reserved[lane]) for lane in held}
-    others = sum(in_flight.values()) - sum(held.values())  # of lanes that this worker no longer serves
-    shared = max(0, slots.shared - sum(borrowed.values()) - others)
-    free = {lane: max(0, slots.reserved[lane] - held[lane]) for lane in held}
+    free_of, borrowed_of = {}, {}
+    shared = slots.shared
+    for lane, count in in_flight.items():
+        if lane not in slots.reserved:  # no longer served by this worker, and still in a slot
+            shared -= count
+    for lane, reserved in slots.reserved.items():
+        spare = reserved - in_flight.get(lane, 0)
+        free_of[lane], borrowed_of[lane] = (spare, 0) if spare > 0 else (0, -spare)
+        shared -= borrowed_of[lane]
     for other in under_way:
-        shared = max(0, shared - min(other.limit, other.shared))
+        shared -= min(other.limit, other.shared)
         for row in other.rows:
-            free[row.lane] = max(0, free[row.lane] - min(other.limit, row.reserved))
-    limit = max(0, min(limit, shared + sum(free.values())))
+            free_of[row.lane] = max(0, free_of[row.lane] - min(other.limit, row.reserved))
+    shared = max(shared, 0)
+    limit = max(0, min(limit, shared + sum(free_of.values())))
+    if not limit:
+        return Plan(0, 0, (), slots)
 
-    active_weight = sum(weight for lane, weight in slots.weight.items() if lane not in state.idle)
+    idle, phase = state.idle, state.phase
+    active_weight = sum([weight for lane, weight in slots.weight.items() if lane not in idle])
     lacking: dict[str, float] = {}
-    rank: dict[str, tuple[float, float]] = {}
+    order: list[tuple[float, float, str]] = []
     for lane, weight in slots.weight.items():
         owed = state.owed.get(lane, 0.0)
-        # The share that a lane would hold by its weight beside the lanes that have work.
-        share = slots.shared * weight / (active_weight + (weight if lane in state.idle else 0))
-        # Starts owed move the balance of slots by one slot at most: enough to round fairly in the long run, too
-        # little for a lane of long jobs, which starts rarely, to collect slots beyond its share.
-        lacking[lane] = share - borrowed[lane] + max(-1.0, min(1.0, owed))
-        # Who holds its share of slots is owed nothing, and who holds less owes nothing.
-        due = min(owed, 0.0) if borrowed[lane] >= share else max(owed, 0.0)
-        rank[lane] = (-due, -lacking[lane])
+        borrowed = borrowed_of[lane]
+        # What a lane would hold by its weight beside the lanes that have work.
+        share = slots.shared * weight / (active_weight + weight if lane in idle else active_weight)
+        # At most one slot either way: enough to round fairly in the long run, too little for a lane of long
+        # jobs, which starts rarely and is owed much, to collect slots beyond its share.
+        lacks = lacking[lane] = share - borrowed + (1.0 if owed > 1.0 else -1.0 if owed < -1.0 else owed)
+        # When `limit` is what is short, starts decide; but who holds its share of slots is owed nothing, and
+        # who holds less owes nothing.
+        due = min(owed, 0.0) if borrowed >= share else max(owed, 0.0)
+        order.append((-due, -lacks, lane))
+    order.sort()
     quotas = _divide(shared, lacking, slots.weight)
-    rows = tuple(
-        PlanRow(lane, free[lane], quotas[lane], state.phase.get(lane, 0))
-        for lane in sorted(rank, key=rank.__getitem__)
-        if shared or free[lane]
-    )
-    return Plan(limit, shared, rows, slots)
+    rows = [
+        PlanRow(lane, free_of[lane], quotas[lane], phase.get(lane, 0))
+        for _, _, lane in order
+        if shared or free_of[lane]
+    ]
+    return Plan(limit, shared, tuple(rows), slots)
 
 
 def charge(state: State, plan: Plan, taken: Mapping[str, int]) -> State:
     """Return the state after a claim by `plan` in which each lane got what `taken` says.
 
-    A lane that got less than it might have has no more work: it is owed nothing, and it owes nothing. The starts of
-    the others are set against their shares of all slots (reserved and shared), so `owed` stays in sum what it was.
+    A lane that got less than it might have has no more work: it is owed nothing, and it owes nothing. The
+    starts of the others are set against their parts of all slots, reserved and shared.
     """
     slots, left = plan.slots, plan.limit
     empty, busy = set[str](), set[str]()
     for row in plan.rows:
         room = min(row.reserved + row.quota, left)
-        got = min(taken.get(row.lane, 0), room)
-        left -= got
         if room:
+            got = min(taken.get(row.lane, 0), room)
+            left -= got
             (empty if got < room else busy).add(row.lane)
 
     # A lane that was not asked may have work by now: it collects, until it is owed enough to be asked.
-    weights = sum(weight for lane, weight in slots.weight.items() if lane not in empty)
-    parts = {
-        lane: slots.reserved[lane] + slots.shared * weight / weights
-        for lane, weight in slots.weight.items()
-        if lane not in empty
-    }
-    whole = sum(parts.values())
-    starts = sum(taken.get(lane, 0) for lane in parts)
+    counted = [lane for lane in slots.weight if lane not in empty]
+    weights = sum([slots.weight[lane] for lane in counted])
+    slots_of_all = slots.shared + sum([slots.reserved[lane] for lane in counted])
+    starts = sum([taken.get(lane, 0) for lane in counted])
     bound = float(slots.concurrency)
-    owed = {
-        lane: max(-bound, min(bound, state.owed.get(lane, 0.0) + starts * part / whole - taken.get(lane, 0)))
-        for lane, part in parts.items()
-    }
-    phase = {
-        lane: (state.phase.get(lane, 0) + taken.get(lane, 0)) % PHASES
-        for lane in {*state.phase, *taken, *parts}
-    }
-    return State(owed, (state.idle - busy) | empty, phase)
+    owed = {}
+    for lane in counted:
+        part = (slots.reserved[lane] + slots.shared * slots.weight[lane] / weights) / slots_of_all
+        due = state.owed.get(lane, 0.0) + starts * part - taken.get(lane, 0)
+        owed[lane] = max(-bound, min(bound, due))
+    phase = dict(state.phase)
+    for lane, count in taken.items():
+        phase[lane] = (phase.get(lane, 0) + count) % PHASES
+    return State(owed, (state.idle - busy) | empty if state.idle or empty else state.idle, phase)
 
 
 def _divide(count: int, lacking: Mapping[str, float], weight: Mapping[str, int]) -> dict[str, int]:
     """Divide `count` slots so that all lanes lack the same for their weight, as far as they lack any.
 
-    Water-filling: with a level t such that the sum of max(0, lacking + weight * t) is `count`; then the largest
-    remainders are rounded up.
+    Water-filling, to a level t with the sum of max(0, lacking + weight * t) equal to `count`; then the
+    largest remainders are rounded up.
     """
     if not count:
         return dict.fromkeys(lacking, 0)
     # In the order in which lanes drop out while the level falls.
-    order = sorted(lacking, key=lambda lane: lacking[lane] / weight[lane], reverse=True)
+    order = sorted([(-lacks / weight[lane], lane) for lane, lacks in lacking.items()])
     total, weights, level = 0.0, 0, 0.0
-    for lane in order:
+    for _, lane in order:
         if weights and lacking[lane] + weight[lane] * level <= 0:
             break
         total += lacking[lane]
         weights += weight[lane]
         level = (count - total) / weights
-    exact = {lane: max(0.0, lacking[lane] + weight[lane] * level) for lane in lacking}
-    quotas = {lane: math.floor(part) for lane, part in exact.items()}
-    rest = count - sum(quotas.values())
-    for lane in sorted(exact, key=lambda lane: exact[lane] - quotas[lane], reverse=True)[:rest]:
+    quotas, remainders, rest = {}, [], count
+    for lane, lacks in lacking.items():
+        exact = max(0.0, lacks + weight[lane] * level)
+        whole = quotas[lane] = int(exact)
+        remainders.append((whole - exact, lane))
+        rest -= whole
+    remainders.sort()
+    for _, lane in remainders[:rest]:
         quotas[lane] += 1
     return quotas
