@@ -24,10 +24,8 @@ for i = 1, #overdue do
   if rec and not rec.bad and WAITING[rec.status] then
     fail(rec, 'expired', 'persistent', 'expired', '', '', 'own')
     expired = expired + 1
-  elseif rec and rec.bad then
-    bury_unreadable(rec, rec.la or '', redis.call('HGET', BODY .. rec.id, 'env'))
-  else
-    if rec and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
+  else                                   -- one that cannot be read is buried where its envelope is
+    if rec and not rec.bad and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
     stale_deadlines[#stale_deadlines + 1] = overdue[i]
   end
 end
