@@ -242,10 +242,18 @@ class Shard:
 
     def replay(self, *letters: str) -> list[str]:
         """Replay dead letters by entry id."""
-        return self._operate(scripts.replay, *self.named(*letters))
+        return self.replay_named(*self.named(*letters))
+
+    def replay_named(self, *words: str) -> list[str]:
+        """Replay what is named by letter, id, epoch."""
+        return self._operate(scripts.replay, *words)
 
     def discard(self, *letters: str) -> list[str]:
-        return self._operate(scripts.discard, *self.named(*letters))
+        """Discard dead letters by entry id."""
+        return self.discard_named(*self.named(*letters))
+
+    def discard_named(self, *words: str) -> list[str]:
+        return self._operate(scripts.discard, *words)
 
     def named(self, *letters: str) -> list[str]:
         """The words that name dead letters: letter, id, epoch."""
