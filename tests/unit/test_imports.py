@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 MODULE = "streamworker.client"
 #: What importing the client may cost, in seconds of processor time.
 LIMIT_SECONDS = 0.150
-#: The same on a machine or interpreter so slow that asyncio, which is part of it, takes more than 55 ms alone:
+#: The same where a slow machine or interpreter takes more than 55 ms for asyncio alone, which is part of it:
 #: as a multiple of that time. Measured: 2.4; redis-py would add 2.5, typer 1.2, anyio 0.4.
 LIMIT_IN_ASYNCIO = 2.7
 
