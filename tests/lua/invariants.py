@@ -74,7 +74,7 @@ def _entries(after: Snapshot, records: dict[str, Record], tampered: Collection[s
     """Every entry of a lane is the one that its record honours, and quarantine holds the struck."""
     for stream, lane, kind in after.lane_streams():
         for entry, fields in after.streams[stream].items():
-            job_id = fields[b"id"].decode()
+            job_id = fields.get(b"id", b"").decode()
             if job_id in tampered:
                 continue
             record = records.get(job_id)

@@ -1,0 +1,249 @@
+"""Every script sent twice has the effect of once: a lost reply can always be answered by sending again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
+from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
+from tests.lua.driver import LEASE, LIVENESS, RETENTION, Shard, job, plan_of
+
+FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
+RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
+LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
+KEYED: dict[str, Any] = {"key_id": "add::k", "fingerprint": "f", "deadline_ms": 90_000}
+Arrange = Callable[[Shard], scripts.Call]
+
+
+def enqueue(shard: Shard) -> scripts.Call:
+    rows = [*job("a", **KEYED).row(), *job("b", delay_ms=500).row(), *job("c", **KEYED).row()]
+    return scripts.enqueue(clock=shard.clock, rows=rows)
+
+
+def _settle(outcome: Outcome) -> Arrange:
+    def arrange(shard: Shard) -> scripts.Call:
+        claim = shard.take("j", **KEYED)
+        shard.watch("j", wait=1)
+        return shard.settle_call(scripts.outcome_row(claim, outcome, 5))
+
+    return arrange
+
+
+def mark(shard: Shard) -> scripts.Call:
+    return shard.settle_call(scripts.mark_row(shard.take("j"), 20))
+
+
+def recovery(shard: Shard) -> scripts.Call:
+    shard.pass_hold()
+    shard.take("j")
+    shard.elapse(LEASE)
+    (candidate,) = shard.found_dead()
+    return shard.settle_call(scripts.recovery_row(candidate, LOST))
+
+
+def exchange(shard: Shard) -> scripts.Call:
+    claim = shard.take("a", **KEYED)
+    shard.put("b")
+    return shard.exchange_call(scripts.outcome_row(claim, RETRY, 5), limit=10)
+
+
+def claim(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("a"), job("b"))
+    shard.session()
+    return shard.claim_call(limit=10)
+
+
+def claim_of_an_offer(shard: Shard) -> scripts.Call:
+    lost = shard.take("a")
+    shard.session()
+    return shard.claim_call(limit=10, offers=[shard.offer_of(lost)])
+
+
+def claim_without_a_slot(shard: Shard) -> scripts.Call:
+    lost = shard.take("a")
+    shard.put("b")
+    (offer,) = shard.deliver("w1")
+    shard.session()
+    return shard.claim_call(limit=0, offers=[offer, shard.offer_of(lost)])
+
+
+def claim_of_a_new_group(shard: Shard) -> scripts.Call:
+    shard.take("a", "w1")
+    shard.put("b")
+    shard.session("w2")
+    shard.redis("XGROUP", "DESTROY", shard.keys.stream("normal"), "workers")
+    return shard.claim_call("w2", limit=10)
+
+
+def heartbeat(shard: Shard) -> scripts.Call:
+    held = shard.take("j")
+    shard.elapse(1000)
+    rows: list[str | int] = [held.job_id, held.fence, "unknown", 1]
+    return scripts.heartbeat(clock=shard.clock, worker="w1", lease_ms=LEASE, liveness_ms=LIVENESS, rows=rows)
+
+
+def recover(shard: Shard) -> scripts.Call:
+    shard.pass_hold()
+    shard.enqueue(*(job(f"j{i}") for i in range(4)))
+    dead, alive, waiting = shard.claim(limit=2), shard.claim(limit=1), shard.deliver("w1")
+    assert len(dead) == 2
+    assert len(waiting) == 1
+    shard.elapse(LEASE - 1)
+    shard.heartbeat(*alive)
+    shard.elapse(1)
+    shard.idle(alive[0], LEASE)
+    return shard.recover_call()
+
+
+def repair(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("gone"), job("parked", delay_ms=500))
+    shard.delete_entry("gone")
+    shard.tampered.add("parked")
+    shard.redis("ZREM", shard.keys.schedule, "parked")
+    return scripts.repair(clock=shard.clock, worker="keeper", retention_ms=RETENTION, rows=["gone", "parked"])
+
+
+def promote(shard: Shard) -> scripts.Call:
+    shard.take("held", deadline_ms=100)
+    shard.enqueue(job("due", delay_ms=100), job("late", deadline_ms=100), job("later", delay_ms=101))
+    shard.elapse(100)
+    return scripts.promote(clock=shard.clock, worker="keeper", retention_ms=RETENTION, limit=500)
+
+
+def cancel(shard: Shard) -> scripts.Call:
+    shard.take("held", lane="other")
+    shard.enqueue(job("queued", **KEYED), job("parked", delay_ms=500))
+    rows = [word for job_id in ("held", "queued", "parked", "unknown") for word in (job_id, "-")]
+    return scripts.cancel(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def _letter(shard: Shard) -> list[str]:
+    shard.settle(shard.take("j", **KEYED), FATAL)
+    return shard.named(shard.letter("j"))
+
+
+def replay(shard: Shard) -> scripts.Call:
+    rows = _letter(shard)
+    return scripts.replay(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def replay_after_retention(shard: Shard) -> scripts.Call:
+    rows = _letter(shard)
+    shard.forget_record("j")
+    return scripts.replay(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def discard(shard: Shard) -> scripts.Call:
+    rows = _letter(shard)
+    return scripts.discard(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def forget(shard: Shard) -> scripts.Call:
+    shard.settle(shard.take("j"), Success())
+    return scripts.forget(worker="w1", leave=1, rows=["normal"])
+
+
+def elect(shard: Shard) -> scripts.Call:
+    return scripts.elect(role="keeper", worker="w1", ttl_ms=10_000)
+
+
+def look(shard: Shard) -> scripts.Call:
+    shard.put("j")
+    return scripts.watch(job_id="j", wait=0)
+
+
+CASES: dict[str, Arrange] = {
+    "enqueue": enqueue,
+    "settle: success": _settle(Success(b"x" * 100)),
+    "settle: retry": _settle(RETRY),
+    "settle: retry at once": _settle(Retry(0, ErrorClass.UNKNOWN, "value_error", "ValueError: x")),
+    "settle: fail": _settle(FATAL),
+    "settle: release": _settle(Release(Reason.SHUTDOWN)),
+    "settle: snooze": _settle(Release(Reason.SNOOZED, 700)),
+    "settle: mark": mark,
+    "settle: recovery": recovery,
+    "exchange": exchange,
+    "claim": claim,
+    "claim: offered again": claim_of_an_offer,
+    "claim: no slot": claim_without_a_slot,
+    "claim: new group": claim_of_a_new_group,
+    "heartbeat": heartbeat,
+    "recover": recover,
+    "repair": repair,
+    "promote": promote,
+    "cancel": cancel,
+    "replay": replay,
+    "replay: record gone": replay_after_retention,
+    "discard": discard,
+    "forget": forget,
+    "elect": elect,
+    "watch": look,
+}
+
+
+def effects(shard: Shard) -> dict[str, Any]:
+    """All state but the counters of entries that led nowhere: an offer that was served counts as missing."""
+    state = shard.look().without_times()
+    state["hashes"]["stats"] = {
+        name: value
+        for name, value in state["hashes"].get("stats", {}).items()
+        if not name.startswith(b"claims:")
+    }
+    return state
+
+
+@pytest.mark.parametrize("arrange", CASES.values(), ids=CASES.keys())
+def test_a_call_sent_twice_has_the_effect_of_once(shard: Shard, arrange: Arrange) -> None:
+    call = arrange(shard)
+    untouched = effects(shard)
+    shard.send(call)
+    once = effects(shard)
+
+    shard.send(call)
+
+    assert effects(shard) == once
+    if call.script.name != "watch":
+        assert once != untouched, "the first call did something"
+
+
+def test_every_script_is_among_the_cases() -> None:
+    """`session` and a registering `watch` count up, which is what they are for; see the tests below."""
+    from streamworker.store import lua
+
+    assert {name.partition(":")[0] for name in CASES} | {"session"} == set(lua.names())
+
+
+def test_a_session_asked_for_twice_is_two_sessions_and_only_the_last_counts(shard: Shard) -> None:
+    shard.put("j")
+    lost, current = shard.session(), shard.session()
+
+    assert current > lost
+    assert shard.send(shard.claim_call(session=lost)) == [b"NOSESSION", []]
+    assert len(shard.claim(session=current)) == 1
+
+
+def test_a_registration_sent_twice_wakes_twice_and_expires(shard: Shard) -> None:
+    held = shard.take("j")
+    shard.watch("j", wait=1)
+    shard.watch("j", wait=1)
+
+    shard.settle(held, Success())
+
+    assert len(shard.look().lists["done:j"]) == 2
+    assert shard.look().ttls["done:j"] > 0
+
+
+def test_a_claim_that_comes_late_after_a_new_session_finds_nothing(shard: Shard) -> None:
+    shard.enqueue(job("a"), job("b"))
+    shard.session()
+    late = shard.claim_call(limit=1, plan=plan_of("normal"))
+    shard.session()
+    before = shard.look()
+
+    assert shard.send(late) == [b"NOSESSION", []]
+
+    assert shard.look().without_times() == before.without_times()
