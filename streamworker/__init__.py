@@ -1,43 +1,44 @@
 """A job queue for Python services that must stay predictable while things fail.
 
-The public names. `Worker` is imported when first asked for: a producer never loads the worker.
+The public names. Each is imported when first asked for, so that a producer loads neither the worker nor what
+only declares tasks.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from streamworker.app import App
-from streamworker.client import Client, Job, JobView, Options, Request
-from streamworker.core.errors import (
-    Cancel,
-    ConfigurationError,
-    ConnectionLost,
-    DurationError,
-    EnqueueRejected,
-    IdempotencyConflict,
-    InvalidArgument,
-    JobFailed,
-    JobNotFound,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    PersistentError,
-    ResultTimeout,
-    RetryAfter,
-    SerializationError,
-    ServerUnsuitable,
-    StreamworkerError,
-    TransientError,
-    UnknownTask,
-)
-from streamworker.core.lanes import Lane
-from streamworker.core.outcome import Skip, Snooze
-from streamworker.core.retry import Retry
-from streamworker.core.states import Disposition, ErrorClass, Status
-from streamworker.task import BadArguments, Call, Context, Task
-
 if TYPE_CHECKING:
-    from streamworker.worker.worker import Worker as Worker
+    from streamworker.app import App
+    from streamworker.client import Client, Job, JobView, Options, Request
+    from streamworker.core.errors import (
+        Cancel,
+        ConfigurationError,
+        ConnectionLost,
+        DurationError,
+        EnqueueRejected,
+        IdempotencyConflict,
+        InvalidArgument,
+        JobFailed,
+        JobNotFound,
+        OutcomeUnknown,
+        PayloadTooLarge,
+        PersistentError,
+        ResultTimeout,
+        RetryAfter,
+        SerializationError,
+        ServerUnsuitable,
+        StreamworkerError,
+        TransientError,
+        UnknownTask,
+    )
+    from streamworker.core.lanes import Lane
+    from streamworker.core.outcome import Skip, Snooze
+    from streamworker.core.retry import Retry
+    from streamworker.core.states import Disposition, ErrorClass, Status
+    from streamworker.task import BadArguments, Call, Context, Task
+    from streamworker.worker.worker import Worker
 
 __version__ = "0.1.0.dev0"
 
@@ -83,9 +84,33 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Worker":
-        from streamworker.worker.worker import Worker
+#: Where each public name lives.
+_NAMES_OF = {
+    "streamworker.app": "App",
+    "streamworker.client": "Client Job JobView Options Request",
+    "streamworker.core.errors": (
+        "Cancel ConfigurationError ConnectionLost DurationError EnqueueRejected "
+        "IdempotencyConflict InvalidArgument JobFailed JobNotFound OutcomeUnknown "
+        "PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
+        "ServerUnsuitable StreamworkerError TransientError UnknownTask"
+    ),
+    "streamworker.core.lanes": "Lane",
+    "streamworker.core.outcome": "Skip Snooze",
+    "streamworker.core.retry": "Retry",
+    "streamworker.core.states": "Disposition ErrorClass Status",
+    "streamworker.task": "BadArguments Call Context Task",
+    "streamworker.worker.worker": "Worker",
+}
+_HOME = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-        return Worker
-    raise AttributeError(f"module 'streamworker' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'streamworker' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -55,7 +55,7 @@ def read(
         seconds = durations.parse(source, what="lease" if lease is not None else "STREAMWORKER_LEASE")
         if seconds < MIN_LEASE:
             raise ConfigurationError(
-                f"lease {source!r}: at least {MIN_LEASE} s, or a short pause counts as a death"
+                f"lease {source!r}: at least {MIN_LEASE} s, or a pause counts as a death"
             )
     return Settings(
         namespace=given("NAMESPACE", namespace) or app,

@@ -75,6 +75,8 @@ class Signature:
     @classmethod
     def of(cls, name: str, handler: Callable[..., Any]) -> Signature:
         """Raises ConfigurationError for a handler that cannot be called by names."""
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise ConfigurationError(f"task {name}: a handler returns its result, it does not yield")
         parameters = list(inspect.signature(handler).parameters.values())
         kinds = inspect.Parameter
         if not parameters or parameters[0].kind not in (
@@ -94,8 +96,8 @@ class Signature:
                 continue
             if parameter.kind in (kinds.VAR_POSITIONAL, kinds.POSITIONAL_ONLY):
                 raise ConfigurationError(
-                    f"task {name}: parameter {parameter.name!r} cannot be passed by name; arguments travel as JSON "
-                    "with their names, so use plain or keyword-only parameters"
+                    f"task {name}: parameter {parameter.name!r} cannot be passed by name; arguments travel "
+                    "as JSON with their names, so use plain or keyword-only parameters"
                 )
             names.append(parameter.name)
             if parameter.default is kinds.empty:
@@ -121,9 +123,8 @@ class Signature:
         if missing:
             raise BadArguments(f"missing: {', '.join(sorted(missing))}")
         if not self.open and not self.allowed >= names:
-            raise BadArguments(
-                f"unknown: {', '.join(sorted(names - self.allowed))}; it takes {', '.join(self.names) or 'none'}"
-            )
+            unknown = ", ".join(sorted(names - self.allowed))
+            raise BadArguments(f"unknown: {unknown}; it takes {', '.join(self.names) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +165,8 @@ class Policy:
         window_ms = KEY_WINDOW_MS if window is None else durations.to_ms(window, what=f"task {name}: window")
         if window_ms < retry.span_ms:
             raise ConfigurationError(
-                f"task {name}: the key window ({durations.format_ms(window_ms)}) is shorter than its retries may "
-                f"take ({durations.format_ms(retry.span_ms)}), so a duplicate could run beside them; make it longer"
+                f"task {name}: the key window ({durations.format_ms(window_ms)}) is shorter than its retries "
+                f"may take ({durations.format_ms(retry.span_ms)}), so a duplicate could run beside them"
             )
         if type(max_starts) is not int or max_starts < 1:
             raise ConfigurationError(f"task {name}: max_starts must be 1 or more, not {max_starts!r}")

@@ -77,7 +77,9 @@ class Claim:
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
         """From the three values of the claim script."""
-        fence, attempt, starts, strikes, epoch, lane, kind, entry, age, past, unknown = head.decode().split(" ")
+        fence, attempt, starts, strikes, epoch, lane, kind, entry, age, past, unknown = head.decode().split(
+            " "
+        )
         return cls(
             job_id.decode(),
             int(fence),
@@ -112,7 +114,9 @@ class Candidate:
 
     @classmethod
     def parse(cls, line: bytes) -> Candidate:
-        job_id, fence, version, status, attempt, starts, strikes, lane, task, worker = line.decode().split(" ")
+        job_id, fence, version, status, attempt, starts, strikes, lane, task, worker = line.decode().split(
+            " "
+        )
         return cls(
             job_id,
             int(fence),

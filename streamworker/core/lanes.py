@@ -119,6 +119,16 @@ class Plan:
     rows: tuple[PlanRow, ...]
     slots: Slots
 
+    def half(self) -> Plan:
+        """The larger half of every part of this plan, so that a second call finds the other half free."""
+        rows = tuple(
+            PlanRow(lane, (reserved + 1) // 2, (quota + 1) // 2, phase)
+            for lane, reserved, quota, phase in self.rows
+        )
+        shared = (self.shared + 1) // 2
+        limit = min(self.limit, shared + sum(row.reserved for row in rows))
+        return Plan(limit, shared, rows, self.slots)
+
 
 def plan(
     slots: Slots, state: State, in_flight: Mapping[str, int], limit: int, *, under_way: Sequence[Plan] = ()

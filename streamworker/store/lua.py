@@ -14,10 +14,10 @@ from pathlib import Path
 
 _INCLUDE = re.compile(r"^-- include: (\S+)\s*$")
 _BINDING = re.compile(r"^local (\w+)\s*=\s*(KEYS|ARGV)\[(\d+)\]")
-_ROWS = re.compile(r"^-- rows: (.+)$")
 _ERROR_LINE = re.compile(r"user_script:(\d+)")
 
 
+@cache
 def _folder() -> Path:
     """`lua/` beside this package in the wheel, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
@@ -34,9 +34,8 @@ class Script:
     name: str
     text: str
     sha: str
-    #: ARGV names in order; the hash tag is always KEYS[1] and not among them.
+    #: See `Contract`.
     bindings: tuple[str, ...]
-    #: What a repeated row holds, as its `-- rows:` line says, or ''.
     rows: str
     #: For each line of `text`: (file, line).
     origin: tuple[tuple[str, int], ...]
@@ -67,36 +66,56 @@ def _expand(folder: Path, file: str, seen: tuple[str, ...]) -> list[tuple[str, s
     return lines
 
 
-def compose(folder: Path, name: str) -> Script:
-    """Read `name`.lua with its fragments from `folder`.
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a script's binding lines say it takes."""
+
+    #: ARGV names in order; the hash tag is always KEYS[1] and not among them.
+    bindings: tuple[str, ...]
+    #: What a repeated row holds, as the `-- rows:` line says, or ''.
+    rows: str
+
+
+def read_contract(folder: Path, name: str) -> Contract:
+    """The contract of `name`.lua in `folder`, from its first lines alone.
 
     Raises ValueError when the bindings are not ARGV[1], ARGV[2], ... in order after KEYS[1].
     """
-    lines = _expand(folder, f"{name}.lua", ())
     bindings: list[str] = []
     keys: list[str] = []
     rows = ""
-    for line, file, number in lines:
-        if file != f"{name}.lua":
-            continue
-        bound = _BINDING.match(line)
-        if bound:
+    for number, line in enumerate((folder / f"{name}.lua").read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("local ") and (bound := _BINDING.match(line)):
             variable, source, position = bound.groups()
             target = keys if source == "KEYS" else bindings
             target.append(variable)
             if len(target) != int(position):
-                raise ValueError(f"lua/{file}:{number}: {source}[{position}] is bound out of order")
-        elif (found := _ROWS.match(line)) and not rows:
-            rows = found.group(1)
+                raise ValueError(f"lua/{name}.lua:{number}: {source}[{position}] is bound out of order")
+        elif line.startswith("-- rows: ") and not rows:
+            rows = line.removeprefix("-- rows: ")
+        elif line.startswith("-- include: "):
+            break
     if keys != ["tag"]:
         raise ValueError(f"lua/{name}.lua must bind KEYS[1] to `tag` and no other key")
+    return Contract(tuple(bindings), rows)
+
+
+def contract(name: str) -> Contract:
+    """The contract of the script of that name."""
+    return read_contract(_folder(), name)
+
+
+def compose(folder: Path, name: str) -> Script:
+    """Read `name`.lua with its fragments from `folder`. Raises ValueError for a broken contract."""
+    lines = _expand(folder, f"{name}.lua", ())
+    terms = read_contract(folder, name)
     text = "\n".join(line for line, _, _ in lines) + "\n"
     return Script(
         name=name,
         text=text,
         sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),
-        bindings=tuple(bindings),
-        rows=rows,
+        bindings=terms.bindings,
+        rows=terms.rows,
         origin=tuple((file, number) for _, file, number in lines),
     )
 

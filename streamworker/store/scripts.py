@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -36,14 +35,13 @@ F = TypeVar("F", bound=Callable[..., Call])
 
 def bound(wrapper: F) -> F:
     """Check a wrapper's parameters against the bindings of the script of the same name."""
-    script = lua.load(wrapper.__name__)
-    parameters = [name for name in inspect.signature(wrapper).parameters if name != "rows"]
-    has_rows = "rows" in inspect.signature(wrapper).parameters
-    if tuple(parameters) != script.bindings or has_rows != bool(script.rows):
-        raise TypeError(
-            f"scripts.{script.name} takes {parameters}{' and rows' if has_rows else ''}, "
-            f"but lua/{script.name}.lua binds {list(script.bindings)}{' and rows' if script.rows else ''}"
-        )
+    name = wrapper.__name__
+    terms = lua.contract(name)
+    code = wrapper.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    expected = (*terms.bindings, *(("rows",) if terms.rows else ()))
+    if parameters != expected:
+        raise TypeError(f"scripts.{name} takes {list(parameters)}, but lua/{name}.lua binds {list(expected)}")
     return wrapper
 
 
@@ -225,8 +223,10 @@ def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argu
             return (f"L {who} {reason} - - {delay_ms} -", job_id, b"", envelope)
 
 
-def plan_lines(plan: Plan) -> str:
-    """The `plan` argument: what each lane may take, most owed first."""
+def plan_lines(plan: Plan | None) -> str:
+    """The `plan` argument: what each lane may take, most owed first; '' for no plan."""
+    if plan is None:
+        return ""
     return "\n".join(f"{row.lane} {row.reserved} {row.quota} {row.phase}" for row in plan.rows)
 
 

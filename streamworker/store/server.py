@@ -6,9 +6,37 @@ from typing import Any
 
 from streamworker.core.errors import ServerUnsuitable
 from streamworker.store.connection import Link, ReplyError, redact
+from streamworker.store.keys import Keys
 
 #: Came with Redis 7.0 and every fork of it. Versions are not compared: Valkey calls itself 7.2.4 (R49).
 PROBE_COMMAND = "FUNCTION"
+
+
+#: Layout of the keys. A worker refuses a namespace that another layout was written in.
+SCHEMA = "1"
+#: One shard so far; the hash tag and the job ids carry its number already (D21).
+SHARDS = "1"
+
+
+async def claim_namespace(link: Link, keys: Keys) -> None:
+    """Note shard count and schema on first use; refuse a namespace that holds others.
+
+    Raises ServerUnsuitable.
+    """
+    ours = {"schema": SCHEMA, "shards": SHARDS}
+    for field, value in ours.items():
+        await link.call("HSETNX", keys.meta, field, value)
+    found = await link.call("HMGET", keys.meta, *ours)
+    theirs = {field: value.decode() for field, value in zip(ours, found, strict=True)}
+    if theirs != ours:
+        raise ServerUnsuitable(
+            f"namespace {keys.namespace} holds {_listed(theirs)}, this version works with {_listed(ours)}",
+            "use the version that wrote it, or another namespace and let the old one drain",
+        )
+
+
+def _listed(facts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 async def check_server(link: Link) -> list[str]:
@@ -21,10 +49,8 @@ async def check_server(link: Link) -> list[str]:
     await _check_commands(link, where)
     policy = await _eviction_policy(link)
     if policy is None:
-        return [
-            f"{where} does not tell its maxmemory-policy (CONFIG and INFO are refused): make sure that it is "
-            "noeviction, or Redis may drop jobs"
-        ]
+        unknown = "does not tell its maxmemory-policy (CONFIG and INFO are refused)"
+        return [f"{where} {unknown}: make sure that it is noeviction, or Redis may drop jobs"]
     if policy != "noeviction":
         raise ServerUnsuitable(
             f"{where} has maxmemory-policy {policy}, which may drop jobs and keys silently",

@@ -33,8 +33,6 @@ log = logging.getLogger("streamworker.worker")
 FLIGHTS = 2
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
-#: Stands for the shared slots that a call under way may fill, in whichever lane.
-_UNDER_WAY = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +86,7 @@ class Pump:
         self._syncing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    # --- what others tell the pump -----------------------------------------------------------------------
+    # --- what others tell the pump
 
     def kick(self) -> None:
         """Look for something to send at the end of this loop turn."""
@@ -167,7 +165,7 @@ class Pump:
         self._claiming = False
         self._quarantine = None
 
-    # --- what others ask -----------------------------------------------------------------------------------
+    # --- what others ask
 
     @property
     def isolating(self) -> bool:
@@ -206,7 +204,7 @@ class Pump:
         self._changed.clear()
         await self._changed.wait()
 
-    # --- sending ---------------------------------------------------------------------------------------------
+    # --- sending
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -267,18 +265,14 @@ class Pump:
         free = self._slots.concurrency - self.holdings.busy_slots - under_way
         if free <= 0:
             return None, None
-        # With none under way, the other half is left to the next call.
-        plan = self._next_plan(free if self._flights else (free + 1) // 2)
+        plan = self._next_plan(free)
+        if not self._flights:
+            plan = plan.half()  # the other half is left to the next call
         return (plan if plan.limit > 0 else None), None
 
     def _next_plan(self, limit: int) -> Plan:
-        taken = dict(self.holdings.busy)
-        for flight in self._flights:  # every slot that a call under way may fill counts as taken
-            if flight.plan is not None:
-                for row in flight.plan.rows:
-                    taken[row.lane] += min(flight.limit, row.reserved)
-                taken[_UNDER_WAY] = taken.get(_UNDER_WAY, 0) + min(flight.limit, flight.plan.shared)
-        return lane_plan.plan(self._slots, self._plan_state, taken, limit)
+        plans = [flight.plan for flight in self._flights if flight.plan is not None]
+        return lane_plan.plan(self._slots, self._plan_state, self.holdings.busy, limit, under_way=plans)
 
     def _rows(self, settled: list[Running], marked: list[Running]) -> list[Argument]:
         now = self._loop.time()
@@ -301,7 +295,7 @@ class Pump:
         else:
             reply.add_done_callback(partial(self._answered, flight))
 
-    # --- answers ---------------------------------------------------------------------------------------------
+    # --- answers
 
     def _answered(self, flight: _Flight, reply: asyncio.Future[Any]) -> None:
         if flight not in self._flights:  # given up on when the session was raised
@@ -353,7 +347,7 @@ class Pump:
         elif running is self.holdings.alone:
             self.holdings.alone = None
 
-    # --- failures --------------------------------------------------------------------------------------------
+    # --- failures
 
     def _failed(self, flight: _Flight, error: BaseException) -> None:
         """Was the call executed? Unknown: its rows are sent again, its claims are offered back."""
@@ -371,7 +365,7 @@ class Pump:
         self._marks[:0] = [running for running in flight.marked if running.outcome is None]
 
     def _refused(self, flight: _Flight, error: ReplyError) -> None:
-        """The script refused the call: send fewer rows, to find the one it is about; keep the others going."""
+        """The script refused the call: send fewer rows, to find the one it is about."""
         rows = len(flight.settled)
         log.error("exchange with %d rows was refused: %s", rows, flight.call.script.locate(str(error)))
         self._row_limit = max(1, min(self._row_limit, rows) // 2)
@@ -384,7 +378,7 @@ class Pump:
             self.holdings.let_go(running)  # no heartbeat any more: its lease runs out and recovery decides
             log.error("job %s: its outcome cannot be recorded; left to recovery", running.claim.job_id)
 
-    # --- session ---------------------------------------------------------------------------------------------
+    # --- session
 
     async def open(self) -> None:
         """The first session. Raises ConnectionLost, ServerUnsuitable or ReplyError."""

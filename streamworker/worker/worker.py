@@ -17,7 +17,7 @@ from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
-from streamworker.store.server import check_server
+from streamworker.store.server import check_server, claim_namespace
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.keeper import Keeper
@@ -80,7 +80,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        await self.serve()
+        async with self.app:
+            await self.serve()
 
     def stop(self) -> None:
         """Stop claiming and end gracefully; the second call ends at once."""
@@ -149,6 +150,7 @@ class _Parts:
 
     async def open(self) -> None:
         await self.pump.open()
+        await claim_namespace(self.pump.session.link, self.pump.session.keys)
         for line in [*await check_server(self.pump.session.link), *self.worker.app.warnings()]:
             log.warning(line)
         self.heartbeat.start()

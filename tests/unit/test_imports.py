@@ -55,7 +55,7 @@ def loaded_of(statement: str, *packages: str) -> list[str]:
     "statement",
     [
         "import streamworker.client",
-        "from streamworker import Client, SyncClient",
+        "from streamworker import Client, Job",
         "from streamworker import App, Context\napp = App('x')",
     ],
 )

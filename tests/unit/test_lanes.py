@@ -375,6 +375,22 @@ def test_what_is_owed_stays_bounded() -> None:
     assert worker.state.owed == {"short": -8.0, "long": 8.0}
 
 
+@settings(max_examples=200)
+@given(LANES, st.integers(2, 300))
+def test_half_a_plan_leaves_the_other_half_to_the_next_call(lanes: dict[str, Lane], concurrency: int) -> None:
+    slots = Slots.of(lanes, concurrency)
+
+    first = plan(slots, State(), {}, concurrency).half()
+    second = plan(slots, State(), {}, concurrency - first.limit, under_way=(first,))
+
+    assert first.limit + second.limit <= concurrency
+    assert first.limit <= (concurrency + len(lanes) + 1) // 2
+    assert second.shared == slots.shared - first.shared
+    for lane, reserved in slots.reserved.items():
+        given = sum(row.reserved for half in (first, second) for row in half.rows if row.lane == lane)
+        assert given == reserved
+
+
 def test_planning_is_pure() -> None:
     slots, state = Slots.of(DEFAULT_LANES, 20), State(owed={"normal": 1.5}, phase={"normal": 2})
 
