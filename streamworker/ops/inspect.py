@@ -1,0 +1,311 @@
+"""What a job, the lanes and the workers are like right now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamworker.core import codec
+from streamworker.core.errors import JobNotFound, SerializationError
+from streamworker.core.ids import check_job_id
+from streamworker.core.job import Envelope, Record
+from streamworker.core.states import TERMINAL, WAITING, Status
+from streamworker.ops import dlq
+from streamworker.ops.dlq import DeadLetter
+from streamworker.ops.history import History, iso, read_history
+from streamworker.store.connection import ReplyError
+from streamworker.store.events import Transition, pairs
+from streamworker.store.keys import STREAM_SUFFIX
+from streamworker.store.queue import Queue
+
+#: Waiting entries looked at for a lane's oldest job: the first may belong to a job that is over.
+HEADS = 10
+#: Keys that one step of a scan asks for.
+SCAN_COUNT = 1000
+#: Counters in `stats` that name a lane.
+_DEPTHS = ("queued:", "scheduled:", "in_flight:")
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """All that is known of one job. Times are ms since the epoch, by Redis's clock."""
+
+    id: str
+    task: str
+    lane: str
+    tenant: str | None
+    key: str | None
+    correlation_id: str | None
+    status: Status
+    attempt: int
+    error_class: str | None
+    error_code: str | None
+    error: str | None
+    result: Any
+    enqueued_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    history: History
+
+    def json(self) -> dict[str, Any]:
+        """The stable shape of `jobs show --json`."""
+        return {
+            "id": self.id,
+            "task": self.task,
+            "lane": self.lane,
+            "tenant": self.tenant,
+            "key": self.key,
+            "status": str(self.status),
+            "attempt": self.attempt,
+            "error_class": self.error_class,
+            "error_code": self.error_code,
+            "error": self.error,
+            "result": self.result,
+            "enqueued_at": iso(self.enqueued_at),
+            "started_at": iso(self.started_at),
+            "finished_at": iso(self.finished_at),
+            "history": self.history.json(),
+            "history_complete": self.history.complete,
+        }
+
+
+async def show(queue: Queue, job_id: str) -> dict[str, Any]:
+    """`jobs show --json`. Raises as `report`."""
+    return (await report(queue, job_id)).json()
+
+
+async def report(queue: Queue, job_id: str) -> JobReport:
+    """What the job's record says, or its dead letter and the log once the record has expired.
+
+    Raises InvalidArgument for what is no job id, JobNotFound when nothing knows the job.
+    """
+    check_job_id(job_id)
+    command = queue.caller.command
+    raw = pairs(await command("HGETALL", queue.keys.job(job_id)))
+    try:
+        record = Record.parse(job_id, raw) if raw else None
+    except ValueError:  # unreadable: a claim will keep it as a dead letter, which says as much
+        record = None
+    if record is None:
+        return await _from_traces(queue, job_id)
+    body = pairs(await command("HGETALL", queue.keys.body(job_id)))
+    enqueued_at = record.number("at")
+    history = await read_history(
+        queue, job_id, since_ms=enqueued_at or _born_ms(job_id), version=record.version
+    )
+    succeeded = record.status is Status.SUCCEEDED
+    error_class, _, error_code = ("" if succeeded else record.text("ec") or "").partition(" ")
+    envelope = await _envelope(queue, record, body)
+    key_id = record.text("ky") or ""
+    return JobReport(
+        id=job_id,
+        task=record.task,
+        lane=record.lane,
+        tenant=record.text("tn"),
+        key=envelope.key if envelope is not None else dlq.key_of(key_id),
+        correlation_id=None if envelope is None else envelope.correlation_id,
+        status=record.status,
+        attempt=record.attempt,
+        error_class=error_class or None,
+        error_code=error_code or None,
+        error=None if succeeded else body.get(b"error", b"").decode("utf-8", "replace") or None,
+        result=_result(raw.get(b"re") or body.get(b"result") or b"") if succeeded else None,
+        enqueued_at=enqueued_at,
+        started_at=record.number("sa"),
+        finished_at=record.number("fi"),
+        history=history,
+    )
+
+
+def _born_ms(job_id: str) -> int:
+    """When the id was made, by the producer's clock: where to begin looking."""
+    return int(job_id[:8] + job_id[9:13], 16)
+
+
+def _result(data: bytes) -> Any:
+    try:
+        return codec.decode(data) if data else None
+    except SerializationError:
+        return data.decode("utf-8", "replace")
+
+
+async def _envelope(queue: Queue, record: Record, body: Mapping[bytes, bytes]) -> Envelope | None:
+    """What the producer sent, from where it is by now: the entry, the body or the dead letter."""
+    data = body.get(b"env", b"")
+    kind, _, entry = (record.text("en") or "").partition(" ")
+    if not data and entry and kind in STREAM_SUFFIX:
+        found = await queue.caller.command("XRANGE", queue.keys.stream(record.lane, kind), entry, entry)
+        data = pairs(found[0][1]).get(b"env", b"") if found else b""
+    if not data and (letter_id := record.text("dq")):
+        letter = await dlq.read_letter(queue, letter_id)
+        data = letter.envelope if letter is not None else b""
+    try:
+        return Envelope.decode(data) if data else None
+    except ValueError:
+        return None
+
+
+async def _from_traces(queue: Queue, job_id: str) -> JobReport:
+    """A job whose record has expired, put together from its dead letter and its moves."""
+    letter = (await dlq.find(queue, [job_id])).get(job_id)
+    history = await read_history(
+        queue,
+        job_id,
+        since_ms=letter.enqueued_at if letter is not None else _born_ms(job_id),
+        version=letter.version if letter is not None and letter.version else None,
+    )
+    if letter is None and not history.moves:
+        raise JobNotFound(job_id)
+    moves = history.moves
+    last = moves[-1] if moves else None
+    first = moves[0] if moves and moves[0].version == 1 else None
+    status = Status.FAILED_TERMINAL if letter is not None or last is None else last.to_status
+    facts = _facts(moves)
+    failed = status is not Status.SUCCEEDED
+    envelope = letter.envelope_or_none() if letter is not None else None
+    started = [move.at_ms for move in moves if move.to_status is Status.PROCESSING]
+    finished = last.at_ms if last is not None and last.to_status in TERMINAL else None
+    return JobReport(
+        id=job_id,
+        task=letter.task if letter is not None else facts.get("task", ""),
+        lane=letter.lane if letter is not None else facts.get("lane", ""),
+        tenant=letter.tenant if letter is not None else facts.get("tenant"),
+        key=_key(letter, envelope),
+        correlation_id=None if envelope is None else envelope.correlation_id,
+        status=status,
+        attempt=letter.attempts if letter is not None else last.attempt if last is not None else 0,
+        error_class=letter.error_class if letter is not None else facts.get("class") if failed else None,
+        error_code=letter.error_code if letter is not None else facts.get("code") if failed else None,
+        error=(letter.error or None) if letter is not None else None,
+        result=None,
+        enqueued_at=letter.enqueued_at if letter is not None else first.at_ms if first is not None else None,
+        started_at=started[-1] if started else None,
+        finished_at=letter.dead_at if letter is not None else finished,
+        history=history,
+    )
+
+
+def _key(letter: DeadLetter | None, envelope: Envelope | None) -> str | None:
+    if envelope is not None:
+        return envelope.key
+    return dlq.key_of(letter.key_id) if letter is not None else None
+
+
+def _facts(moves: Collection[Transition]) -> dict[str, str]:
+    """The newest value of each fact that the moves carry."""
+    facts: dict[str, str] = {}
+    for move in moves:
+        facts.update(move.facts)
+    return facts
+
+
+# --- lanes -----------------------------------------------------------------------------------------------
+
+
+async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any]]:
+    """`lanes --json`: depth, jobs in flight and age of the oldest waiting job, lane by lane.
+
+    Known are the lanes that ever had a job, those of living workers, and `names`. `depth` counts the jobs
+    that could be claimed now; scheduled retries and delays are not among them. `oldest_age_seconds` is since
+    the job was enqueued, None when nothing waits.
+    """
+    stats = pairs(await queue.caller.command("HGETALL", queue.keys.stats))
+    counters = {name.decode(): int(value) for name, value in stats.items()}
+    known = set(names)
+    for field in counters:
+        prefix, _, lane = field.partition(":")
+        if f"{prefix}:" in _DEPTHS and lane:
+            known.add(lane)
+    for worker in await workers(queue):
+        known.update(worker["lanes"])
+    seconds, micros = await queue.caller.command("TIME")
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    return [
+        {
+            "lane": lane,
+            "depth": max(0, counters.get(f"queued:{lane}", 0)),
+            "in_flight": max(0, counters.get(f"in_flight:{lane}", 0)),
+            "oldest_age_seconds": await _oldest_age(queue, lane, now_ms),
+            "paused": False,  # nothing can pause a lane yet
+        }
+        for lane in sorted(known)
+    ]
+
+
+async def _oldest_age(queue: Queue, lane: str, now_ms: int) -> float | None:
+    ages = []
+    for kind in STREAM_SUFFIX:
+        at = await _head_of(queue, lane, kind)
+        if at is not None:
+            ages.append(max(0, now_ms - at) / 1000)
+    return max(ages, default=None)
+
+
+async def _head_of(queue: Queue, lane: str, kind: str) -> int | None:
+    """When the first job that waits in this stream was enqueued.
+
+    What lies beyond the group's last delivered entry waits; the group's lag is no measure of it (R14).
+    """
+    command, stream = queue.caller.command, queue.keys.stream(lane, kind)
+    try:
+        groups = [pairs(group) for group in await command("XINFO", "GROUPS", stream)]
+    except ReplyError as error:
+        if "no such key" in str(error):
+            return None
+        raise
+    start = f"({groups[0][b'last-delivered-id'].decode()}" if groups else "-"
+    for entry, fields in await command("XRANGE", stream, start, "+", "COUNT", HEADS):
+        job_id = pairs(fields)[b"id"].decode()
+        token, at, place = await command("HMGET", queue.keys.job(job_id), "st", "at", "en")
+        waits = (token or b"").split(b" ")[0].decode() in WAITING
+        if waits and at and place == f"{kind} {entry.decode()}".encode():
+            return int(at)
+    return None
+
+
+# --- workers ---------------------------------------------------------------------------------------------
+
+
+async def workers(queue: Queue) -> list[dict[str, Any]]:
+    """`workers --json`: the workers that gave a sign of life within two leases, oldest first.
+
+    `started_at` is by the worker's own clock. Scans the key space, which takes a while with millions of jobs.
+    """
+    prefix = queue.keys.worker("")
+    found: list[dict[str, Any]] = []
+    cursor = b"0"
+    names: set[str] = set()
+    while True:
+        cursor, keys = await queue.caller.command(
+            "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", SCAN_COUNT, "TYPE", "hash"
+        )
+        names.update(key.decode() for key in keys)
+        if int(cursor) == 0:
+            break
+    for name in sorted(names):
+        raw = pairs(await queue.caller.command("HGETALL", name))
+        fields = {field.decode(): value.decode("utf-8", "replace") for field, value in raw.items()}
+        if not fields:  # gone since the scan
+            continue
+        left_ms = int(await queue.caller.command("PTTL", name))
+        found.append(_worker(name[len(prefix) :], fields, left_ms))
+    return sorted(found, key=lambda each: (each["started_at"] or "", each["id"]))
+
+
+def _worker(worker_id: str, fields: Mapping[str, str], left_ms: int) -> dict[str, Any]:
+    def number(name: str) -> int | None:
+        value = fields.get(name, "")
+        return int(value) if value.isdecimal() else None
+
+    return {
+        "id": worker_id,
+        "app": fields.get("app"),
+        "host": fields.get("host"),
+        "pid": number("pid"),
+        "lanes": [lane for lane in fields.get("lanes", "").split(",") if lane],
+        "concurrency": number("concurrency"),
+        "started_at": iso(number("started_at")),
+        "session": number("session"),
+        "expires_in_seconds": max(0, left_ms) / 1000,
+    }
