@@ -1,0 +1,108 @@
+"""The edge between commands and the shell: one line per error, exit codes, and no tracebacks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from streamworker.cli.output import clean, say
+from streamworker.core.errors import ConnectionLost, StreamworkerError
+
+#: Set to 1, it shows the traceback of an error.
+DEBUG_VARIABLE = "STREAMWORKER_DEBUG"
+INTERRUPTED = 130
+#: What a shell reports for a program that wrote into a pipe nobody reads: 128 + SIGPIPE.
+BROKEN_PIPE = 141
+
+# typer brings a copy of click in newer versions, so its errors are found through what typer exports.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+_CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class CommandFailed(Exception):
+    """A command's own failure: the message is the whole line, `code` the exit code (2: wrong usage)."""
+
+    def __init__(self, message: str, *, code: int = 1) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Commands(TyperGroup):
+    """The root command. Whatever happens inside becomes an exit code and at most one line on stderr."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command and leave through SystemExit, always."""
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that cannot show a character gets its escape, not a traceback.
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            returned = super().main(
+                args, prog_name or "streamworker", complete_var, False, windows_expand_args, **extra
+            )
+            code = returned if isinstance(returned, int) else 0
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = BROKEN_PIPE
+        except (KeyboardInterrupt, typer.Abort):
+            code = INTERRUPTED
+        except Exception as error:
+            code = report(error)
+        if code == BROKEN_PIPE:
+            _forget_stdout()
+        sys.exit(code)
+
+
+def _forget_stdout() -> None:
+    """What is still buffered would fail again when the interpreter ends, with a message."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def report(error: Exception) -> int:
+    """Print an error as one line on stderr and return the exit code."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, BrokenPipeError) and not isinstance(error, StreamworkerError):
+        return BROKEN_PIPE
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    if os.environ.get(DEBUG_VARIABLE) == "1" and not isinstance(error, _CLICK_ERROR):
+        traceback.print_exception(error)
+    say(f"error: {message_of(error)}")
+    if isinstance(error, CommandFailed):
+        return error.code
+    return 2 if isinstance(error, _USAGE_ERROR) else 1
+
+
+def message_of(error: Exception) -> str:
+    """What went wrong and what to do, in one line."""
+    if isinstance(error, _CLICK_ERROR):
+        text = error.format_message()  # type: ignore[attr-defined]
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "streamworker"
+        return f"{text.rstrip('.')}; see `{path} --help`"
+    if isinstance(error, ConnectionLost):
+        said = str(error).rstrip(".")
+        return f"{said}; start Redis there, or name another with --redis-url or STREAMWORKER_REDIS_URL"
+    if isinstance(error, CommandFailed | StreamworkerError):
+        return str(error)
+    return f"{type(error).__name__}: {clean(error)}; {DEBUG_VARIABLE}=1 shows where it came from"

@@ -1,0 +1,118 @@
+"""`streamworker enqueue`: one job, by the name of its task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, say
+
+
+def enqueue(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of the task.")],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments, a JSON object; - reads stdin.")
+    ] = "{}",
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="K", help="Idempotency key: the same key runs once.")
+    ] = None,
+    lane: Annotated[
+        str | None, typer.Option("--lane", metavar="L", help="Lane; normal if not given.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="For whom the job is.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", metavar="5s", help="Not before this long.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="10m", help="Give the job up after this long.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option("--correlation-id", metavar="C", help="Kept with the job, for tracing.")
+    ] = None,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Enqueue one job and print its id.
+
+    The task's code is not needed: a worker that knows the task will run it. With a key that is in use for the
+    same arguments the id is that of the earlier job.
+    """
+    from streamworker.client import Options, handle_of, new_job
+    from streamworker.core.states import Disposition
+    from streamworker.core.template import check_task_name
+    from streamworker.store.queue import QueueSource
+
+    settings = settings_of(app, redis_url)
+    options = Options.of(
+        key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
+    )
+    job = new_job(check_task_name(task), read_arguments(arguments), options)
+
+    async def place() -> tuple[str, Disposition, str]:
+        async with open_queue(settings) as queue:
+            placed = await queue.enqueuer.add(job)
+            handle = handle_of(placed, job, key, QueueSource(settings))
+            return handle.id, handle.disposition, placed.status
+
+    job_id, disposition, status = asyncio.run(place())
+    if disposition is Disposition.DUPLICATE:
+        say(f"note: the key is in use with the same arguments, so this is the earlier job, {status}")
+    if as_json:
+        emit_json({"id": job_id, "disposition": str(disposition)})
+    else:
+        print(job_id)
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """The JSON object in `text`, or on stdin when it is `-`. Raises CommandFailed with the position."""
+    where = "the arguments"
+    if text == "-":
+        where = "stdin"
+        try:
+            text = sys.stdin.buffer.read().decode()
+        except UnicodeDecodeError as error:
+            raise CommandFailed(f"stdin is not UTF-8: {error.reason} at byte {error.start}") from None
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}"
+        raise CommandFailed(
+            f"{where} are no valid JSON: {error.msg} at {at}{_context(text, error.pos)}; "
+            """write an object such as '{"shipment_id": 7}'"""
+        ) from None
+    except RecursionError:
+        raise CommandFailed(f"{where} are nested too deeply") from None
+    if not isinstance(value, dict):
+        raise CommandFailed(
+            f"{where} must be a JSON object of names and values, not {_kind(value)}; "
+            """write it such as '{"shipment_id": 7}'"""
+        )
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise CommandFailed(f"the arguments have {name}, which JSON has no form for; use null or a text")
+
+
+def _context(text: str, position: int) -> str:
+    near = text[max(0, position - 10) : position + 10]
+    return f" near {near!r}" if near else ""
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case list():
+            return "an array"
+        case str():
+            return "a text"
+        case _:
+            return "a number"

@@ -1,0 +1,111 @@
+"""`streamworker jobs`: look at one job, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_facts, print_table, say
+
+if TYPE_CHECKING:
+    from streamworker.ops.inspect import JobReport
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at one job, or cancel it.")
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as enqueue printed it.")]
+
+
+@app.command()
+def show(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
+    """Show what a job is, what it came to, and every move it made.
+
+    Once the record has expired, the dead letter and the log tell what they still have.
+    """
+    from streamworker.ops import inspect
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> JobReport:
+        async with open_queue(settings) as queue:
+            return await inspect.report(queue, job_id)
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found.json())
+    else:
+        _print(found)
+
+
+def _print(report: JobReport) -> None:
+    shown = report.json()
+    error = f"{report.error_class}, {report.error_code}" if report.error_code else None
+    facts: list[tuple[str, object]] = [
+        ("job", report.id),
+        ("task", report.task),
+        ("lane", report.lane),
+        ("tenant", report.tenant),
+        ("key", report.key),
+        ("correlation id", report.correlation_id),
+        ("status", report.status),
+        ("attempt", report.attempt),
+        ("error", error),
+        ("", report.error),
+        ("result", None if report.result is None else json.dumps(report.result, ensure_ascii=False)),
+        ("enqueued", shown["enqueued_at"]),
+        ("started", shown["started_at"]),
+        ("finished", shown["finished_at"]),
+    ]
+    always = {"job", "task", "lane", "status", "attempt"}
+    print_facts((name, value) for name, value in facts if name in always or value not in (None, ""))
+    print()
+    print_table(
+        ["#version", "from", "to", "at", "reason", "worker", "#fence"],
+        [
+            (
+                move["version"],
+                move["from"],
+                move["to"],
+                move["at"],
+                move["reason"],
+                move["worker"],
+                move["fence"] or None,
+            )
+            for move in shown["history"]
+        ],
+    )
+    if not report.history.complete:
+        say("note: the log no longer has every move of this job")
+
+
+@app.command()
+def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
+    """Cancel a job. One that waits ends at once; the handler of one that runs is told.
+
+    A job that is over already is left as it is, with exit code 1.
+    """
+    from streamworker.client import actor
+    from streamworker.core.ids import check_job_id
+
+    settings = settings_of(app, redis_url)
+    check_job_id(job_id)
+
+    async def act() -> tuple[str, str]:
+        async with open_queue(settings) as queue:
+            reply = await queue.cancel(job_id, actor=actor())
+            status = (await queue.record(job_id)).status if reply == "ALREADY" else ""
+            return reply, status
+
+    reply, status = asyncio.run(act())
+    if reply == "ALREADY":
+        raise CommandFailed(f"job {job_id} is over already: {status}; nothing was cancelled")
+    if as_json:
+        emit_json({"id": job_id, "outcome": "cancelled" if reply == "OK" else "flagged"})
+    elif reply == "OK":
+        print(f"{job_id} is cancelled")
+    else:
+        print(f"{job_id} is running: its handler is told within a heartbeat")

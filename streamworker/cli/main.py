@@ -1,0 +1,52 @@
+"""`streamworker`: run workers, enqueue and look at jobs, deal with dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamworker.cli import dlq, enqueue, jobs, lanes, lua, run, workers
+from streamworker.cli.edge import Commands
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from streamworker import __version__
+
+        print(f"streamworker {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="streamworker",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A job queue on Redis Streams for services that must stay predictable while things fail."""
+
+
+app.command("run")(run.run)
+app.command("enqueue")(enqueue.enqueue)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(dlq.app, name="dlq")
+app.command("lanes")(lanes.lanes)
+app.command("workers")(workers.workers)
+app.add_typer(lua.app, name="lua")
+
+
+def main() -> None:
+    """The entry point of the command and of `python -m streamworker`."""
+    app(prog_name="streamworker")

@@ -1,0 +1,58 @@
+"""Options that many commands share, and the queue that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+
+if TYPE_CHECKING:
+    from streamworker.settings import Settings
+    from streamworker.store.queue import Queue
+
+#: Seconds that a command waits for a Redis that does not answer.
+PATIENCE = 2.0
+
+AppName = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="NAME",
+        help="Whose jobs: the app's name, or its namespace.",
+        envvar="STREAMWORKER_NAMESPACE",
+    ),
+]
+RedisUrl = Annotated[
+    str | None,
+    typer.Option("--redis-url", metavar="URL", help="Where Redis is.", envvar="STREAMWORKER_REDIS_URL"),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+
+
+def settings_of(app: str | None, redis_url: str | None) -> Settings:
+    """The settings for one command. Raises CommandFailed without a name, ConfigurationError."""
+    from streamworker.settings import read
+
+    if not app:
+        raise CommandFailed("which app? Name it with --app NAME, or set STREAMWORKER_NAMESPACE", code=2)
+    return read(app, redis_url=redis_url or None, namespace=app)
+
+
+@asynccontextmanager
+async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
+    """The queue of these settings, for one command. Raises InvalidArgument for an impossible name."""
+    from streamworker.core.errors import InvalidArgument
+    from streamworker.store.queue import Queue
+
+    try:
+        queue = Queue(settings, patience=PATIENCE)
+    except ValueError as error:
+        raise InvalidArgument("app", settings.namespace, str(error).partition(": ")[2]) from None
+    try:
+        yield queue
+    finally:
+        await queue.close()

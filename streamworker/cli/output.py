@@ -1,0 +1,115 @@
+"""What goes to the terminal: tables for people, JSON for programs, errors in one line.
+
+Payloads, keys and error texts are data. Before they reach a terminal their control characters are made
+visible, so that no job can colour, clear or rewrite the screen of who looks at it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: C0 and C1 controls (ANSI escapes begin with one), marks that turn the direction of text, separators that
+#: some terminals break lines at, and halves of surrogate pairs, which cannot be written at all.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+#: Width of a table that is not printed to a terminal: ids and texts are never cut for a program.
+_WIDE = 10_000
+#: Longest text in a cell of a table.
+CELL = 100
+
+
+def clean(text: object, *, lines: bool = False) -> str:
+    """The text with control characters made visible, such as `\\x1b`; `lines` leaves line breaks alone."""
+
+    def show(found: re.Match[str]) -> str:
+        char = found.group()
+        return char if lines and char == "\n" else char.encode("unicode_escape").decode()
+
+    return _UNSAFE.sub(show, str(text))
+
+
+def short(text: object, limit: int = CELL) -> str:
+    """The first line of a text, cut to fit a cell, safe to print."""
+    first = str(text).strip().partition("\n")[0]
+    return clean(first if len(first) <= limit else first[: limit - 1] + "…")
+
+
+def emit_json(value: Any) -> None:
+    """Print one JSON document on stdout. Pure ASCII, so no control character survives unescaped."""
+    print(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A console that colours only on a terminal and honours NO_COLOR."""
+    from rich.console import Console
+
+    stream = sys.stdout if stream is None else stream
+    is_terminal = stream.isatty()
+    return Console(
+        file=stream,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not is_terminal,
+        width=None if is_terminal else _WIDE,
+    )
+
+
+#: Styles of words that stand for a state.
+_STYLES = {
+    "succeeded": "green",
+    "failed_terminal": "red",
+    "retry_scheduled": "yellow",
+    "claimed": "cyan",
+    "processing": "cyan",
+}
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table on stdout; None is shown as `-`. Columns that begin with `#` are numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        numeric = column.startswith("#")
+        table.add_column(
+            column.removeprefix("#"),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=column == "id",
+        )
+    for row in rows:
+        cells = ["-" if value is None or value == "" else clean(value) for value in row]
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values below each other; lines of a long text stay lines."""
+    from rich.text import Text
+
+    rows = [
+        (name, "-" if value is None or value == "" else clean(value, lines=True)) for name, value in facts
+    ]
+    width = max((len(name) for name, _ in rows), default=0)
+    out = console()
+    for name, value in rows:
+        first, *rest = value.split("\n")
+        out.print(Text(f"{name:<{width}}  ", style="dim").append(first, style=_STYLES.get(first, "not dim")))
+        for line in rest:
+            out.print(Text(" " * (width + 2) + line))
+
+
+def say(text: str) -> None:
+    """One line for the person at the terminal, on stderr: stdout belongs to the answer."""
+    print(clean(text), file=sys.stderr)
