@@ -96,6 +96,7 @@ class Pump:
 
     def ended(self, running: Running) -> None:
         """An outcome is there. Sent at once when half a window is full, else at the end of the loop turn."""
+        self._changed.set()
         if running.stopping is Stop.LOST:
             self.holdings.let_go(running)
             self.kick()
@@ -109,6 +110,7 @@ class Pump:
 
     def freed(self, running: Running) -> None:
         """A slot is free."""
+        self._changed.set()
         self.holdings.vacate(running)
         self.kick()
 
@@ -200,6 +202,7 @@ class Pump:
             await self._change()
 
     async def _change(self) -> None:
+        """Return when an outcome came, a slot was freed, a call was answered or a session begun."""
         self.kick()
         self._changed.clear()
         await self._changed.wait()
@@ -208,7 +211,6 @@ class Pump:
 
     def _turn(self) -> None:
         self._scheduled = False
-        self._changed.set()
         if not self._ready:
             return
         if self._relist and not self._flights:
@@ -310,6 +312,7 @@ class Pump:
             self._failed(flight, error)
 
     def _accept(self, flight: _Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
+        self._changed.set()
         self._failures = 0
         self._row_limit = min(scripts.BATCH, self._row_limit * 2)
         for running, reply in zip(flight.settled, replies, strict=False):
@@ -408,6 +411,7 @@ class Pump:
         self._dry = False
         self._syncing = None
         self._ready = True
+        self._changed.set()
         self.kick()
 
     async def close(self) -> None:
