@@ -130,6 +130,15 @@ class Plan:
         return Plan(limit, shared, rows, self.slots)
 
 
+def eligible(slots: Slots, in_flight: Mapping[str, int]) -> list[str]:
+    """The lanes that have a free slot, of their own or shared."""
+    held = {lane: in_flight.get(lane, 0) for lane in slots.reserved}
+    borrowed = sum(max(0, held[lane] - reserved) for lane, reserved in slots.reserved.items())
+    others = sum(in_flight.values()) - sum(held.values())
+    shared = slots.shared - borrowed - others
+    return [lane for lane, reserved in slots.reserved.items() if shared > 0 or held[lane] < reserved]
+
+
 def plan(
     slots: Slots, state: State, in_flight: Mapping[str, int], limit: int, *, under_way: Sequence[Plan] = ()
 ) -> Plan:

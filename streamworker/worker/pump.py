@@ -177,13 +177,12 @@ class Pump:
         """Lanes with a free slot, for the blocking reader."""
         if not self._claiming or self.isolating or not self._ready:
             return []
-        plan = self._next_plan(self._slots.concurrency)
-        return [row.lane for row in plan.rows if row.reserved or plan.shared]
+        return lane_plan.eligible(self._slots, self.holdings.busy)
 
     @property
     def hungry(self) -> bool:
         """Nothing more to claim was found, and there is room: time for the blocking read."""
-        return self._dry and not self._offers and bool(self.eligible_lanes())
+        return self._dry and not self._offers and not self._flights and bool(self.eligible_lanes())
 
     async def drained(self) -> None:
         """Return when every outcome is acknowledged."""

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamworker.core.errors import ConfigurationError, InvalidArgument
-from streamworker.core.lanes import DEFAULT_LANES, Lane, Plan, Slots, State, charge, check_lane_name, plan
+from streamworker.core.lanes import (
+    DEFAULT_LANES,
+    Lane,
+    Plan,
+    Slots,
+    State,
+    charge,
+    check_lane_name,
+    eligible,
+    plan,
+)
 
 ENDLESS = 10**9
 LANES = st.dictionaries(
@@ -373,6 +383,19 @@ def test_what_is_owed_stays_bounded() -> None:
         worker.claim(1)
 
     assert worker.state.owed == {"short": -8.0, "long": 8.0}
+
+
+@given(LANES, st.integers(1, 70), st.data())
+def test_a_lane_is_eligible_exactly_when_a_plan_gives_it_a_slot(
+    lanes: dict[str, Lane], concurrency: int, data: st.DataObject
+) -> None:
+    worker = Worker(lanes, concurrency, {lane: data.draw(st.integers(0, 40)) for lane in lanes})
+    worker.claim(data.draw(st.integers(0, concurrency)))
+    proposal = plan(worker.slots, worker.state, worker.in_flight(), concurrency)
+
+    given = {row.lane for row in proposal.rows if row.reserved or proposal.shared}
+
+    assert set(eligible(worker.slots, worker.in_flight())) == given
 
 
 @settings(max_examples=200)
