@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,8 +38,7 @@ def bound(wrapper: F) -> F:
     """Check a wrapper's parameters against the bindings of the script of the same name."""
     name = wrapper.__name__
     terms = lua.contract(name)
-    code = wrapper.__code__
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    parameters = tuple(inspect.signature(wrapper).parameters)
     expected = (*terms.bindings, *(("rows",) if terms.rows else ()))
     if parameters != expected:
         raise TypeError(f"scripts.{name} takes {list(parameters)}, but lua/{name}.lua binds {list(expected)}")
