@@ -233,7 +233,7 @@ _CODE = re.compile(r"[a-z0-9_.-]{1,44}", re.ASCII)
 #: pass for a cancelled job, which would make no dead letter.
 RESERVED_CODES = frozenset(
     {"cancelled", "discarded", "superseded", "expired", "crash_loop", "worker_lost", "too_many_starts"}
-    | {"unknown_task", "bad_arguments", "entry_deleted"}
+    | {"unknown_task", "bad_arguments", "bad_envelope", "entry_deleted", "bad_record"}
 )
 
 

@@ -66,6 +66,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     TOO_MANY_STARTS = "too_many_starts"
     ENTRY_DELETED = "entry_deleted"
+    BAD_RECORD = "bad_record"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
 

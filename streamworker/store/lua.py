@@ -101,7 +101,9 @@ def read_contract(folder: Path, name: str) -> Contract:
 
 
 def contract(name: str) -> Contract:
-    """The contract of the script of that name."""
+    """The contract of the script of that name; KeyError when there is none."""
+    if name not in names():
+        raise KeyError(f"no Lua script {name!r}; there are: {', '.join(names())}")
     return read_contract(_folder(), name)
 
 
