@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import dlq, enqueue, jobs, lanes, lua, run, workers
+from streamworker.cli import demo, dlq, enqueue, jobs, lanes, lua, run, workers
 from streamworker.cli.edge import Commands
 
 
@@ -44,6 +44,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.command("lanes")(lanes.lanes)
 app.command("workers")(workers.workers)
+app.command("demo")(demo.demo)
 app.add_typer(lua.app, name="lua")
 
 
