@@ -15,8 +15,7 @@ def _shard_on(server: BenchServer, namespace: str) -> Iterator[Shard]:
     link = SyncLink(server.url)
     shard = Shard(link, namespace)
     yield shard
-    for key in link.call("KEYS", f"{shard.keys.tag}:*"):
-        link.call("UNLINK", key)
+    shard.clear()
     link.close()
 
 

@@ -6,21 +6,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamworker.core.job import Candidate, Claim, Record
+from streamworker.core.job import Candidate, Claim
 from streamworker.core.outcome import Fail, Outcome, Retry
 from streamworker.store import lua, scripts
 from streamworker.store.connection import Argument, SyncLink
-from streamworker.store.keys import Keys
-from tests.lua import snapshot
 from tests.lua.invariants import violations
-from tests.lua.snapshot import Line, Snapshot
+from tests.lua.reader import START as START
+from tests.lua.reader import Reader
+from tests.lua.snapshot import Snapshot
 
 #: ms that a claim lives in these tests.
 LEASE = 30_000
 RETENTION = scripts.RETENTION_MS
 LIVENESS = 60_000
-#: Where the clock of each shard begins, in ms.
-START = 1_700_000_000_000
 Offer = tuple[str, str, str]
 
 
@@ -37,14 +35,12 @@ def plan_of(*rows: str | tuple[str, int, int, int | str]) -> str:
     return "\n".join(" ".join(str(word) for word in row) for row in full)
 
 
-class Shard:
-    """One namespace on one server, with a clock that only the test moves."""
+class Shard(Reader):
+    """Drives the scripts of one namespace."""
 
     def __init__(self, link: SyncLink, namespace: str, *, folder: Path | None = None) -> None:
         """`folder` holds other scripts than the package's, for tests that change them."""
-        self.link = link
-        self.keys = Keys(namespace)
-        self.now = START
+        super().__init__(link, namespace)
         self.folder = folder
         self.sessions: dict[str, int] = {}
         #: Jobs that the test itself damaged: the invariants leave them out.
@@ -52,24 +48,25 @@ class Shard:
         #: Fences handed out so far; each must be larger than those before.
         self.fences: list[int] = []
         self.last = Snapshot()
+        self._composed: dict[str, lua.Script] = {}
 
     # --- sending ---------------------------------------------------------------------------------------
 
-    def redis(self, *command: Argument) -> Any:
-        """A command of the test's own, outside any script."""
-        return self.link.call(*command)
-
     def send(self, call: scripts.Call) -> Any:
         """Run a script, check every invariant, and return its raw reply. Raises ReplyError."""
-        script = call.script if self.folder is None else lua.compose(self.folder, call.script.name)
+        script = self._script(call.script)
         reply = self.link.script(script, self.keys.tag, *call.argv)
         before, self.last = self.last, self.look()
         wrong = violations(before, self.last, tampered=self.tampered)
         assert not wrong, f"after {call.script.name} {call.argv}:\n" + "\n".join(wrong)
         return reply
 
-    def look(self) -> Snapshot:
-        return snapshot.take(self.link, self.keys)
+    def _script(self, script: lua.Script) -> lua.Script:
+        if self.folder is None:
+            return script
+        if script.name not in self._composed:
+            self._composed[script.name] = lua.compose(self.folder, script.name)
+        return self._composed[script.name]
 
     # --- the verbs -------------------------------------------------------------------------------------
 
@@ -313,61 +310,6 @@ class Shard:
                     idle,
                     "JUSTID",
                 )
-
-    # --- looking ---------------------------------------------------------------------------------------
-
-    def record(self, job_id: str) -> Record:
-        found = self.look().record(job_id)
-        assert found is not None, f"{job_id} has no record"
-        return found
-
-    def state(self, job_id: str) -> dict[str, Any]:
-        """A job as a test reads it: its token, its place, its key, whether it is in the DLQ."""
-        now = self.look()
-        record = now.record(job_id)
-        if record is None:
-            return {"status": None}
-        schedule = now.zsets.get("schedule", {})
-        letter = next((one for one in now.dead_letters().values() if one["id"] == job_id), None)
-        key = now.strings.get(f"key:{record.text('ky')}") if record.text("ky") else None
-        place = record.fields["en"][:1] if now.entry_stands(record) else None
-        return {
-            "status": str(record.status),
-            "attempt": record.attempt,
-            "starts": record.starts,
-            "strikes": record.strikes,
-            "epoch": record.epoch,
-            "held": record.fence > 0,
-            "lease_in": record.lease_until - self.now if record.lease_until else None,
-            "place": place or ("schedule" if job_id in schedule else None),
-            "due_in": schedule[job_id] - self.now if job_id in schedule else None,
-            "owner": now.holder_of_entry(record),
-            "key": key.decode().split(" ")[2] if key else None,
-            "flag": record.text("cx"),
-            "error": record.text("ec"),
-            "dead": letter["code"] if letter else None,
-        }
-
-    def check(self, job_id: str, **expected: Any) -> None:
-        """Compare the named parts of `state`."""
-        state = self.state(job_id)
-        found = {name: state.get(name) for name in expected}
-        assert found == expected, f"{job_id} is {state}"
-
-    def history(self, job_id: str) -> list[Line]:
-        return [line for line in self.look().lines() if line.job_id == job_id]
-
-    def edges(self, job_id: str) -> list[str]:
-        """The job's moves, such as `queued>claimed`."""
-        return [f"{line.source}>{line.target}" for line in self.history(job_id)]
-
-    def letter(self, job_id: str) -> str:
-        """The entry id of the job's dead letter."""
-        (found,) = [entry for entry, one in self.look().dead_letters().items() if one["id"] == job_id]
-        return found
-
-    def stats(self) -> dict[str, int]:
-        return self.look().stats()
 
     # --- damage ----------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""claim: D5's table, row by row; fences (D4); sessions; records that cannot be claimed."""
+"""claim: D5's table, row by row; sessions; records that cannot be claimed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from tests.lua.driver import LEASE, START, Shard, plan_of
+from tests.lua.driver import LEASE, Shard, plan_of
 
 NOW_AGAIN = Retry(0, ErrorClass.TRANSIENT, "timeout", "Timeout: x")
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
@@ -122,6 +122,27 @@ def test_a_claim_of_mine_from_an_older_session_is_the_same_claim_again(shard: Sh
     assert shard.settle(claim, Success()) == "OK"
 
 
+def test_a_claim_that_was_granted_again_is_of_the_new_session(shard: Shard) -> None:
+    offer = shard.offer_of(shard.take("j"))
+    shard.session()
+    (claim,) = shard.claim(offers=[offer])
+
+    assert shard.claim(offers=[offer]) == []
+
+    assert shard.settle(claim, Success()) == "OK"
+
+
+def test_an_older_claim_of_mine_that_was_not_offered_is_left_alone(shard: Shard) -> None:
+    """Not offered: it may be running here. A group that was made again delivers it all the same."""
+    claim = shard.take("j")
+    shard.session()
+    shard.redis("XGROUP", "DESTROY", shard.keys.stream("normal"), "workers")
+
+    assert shard.claim() == []
+
+    assert shard.settle(claim, Success()) == "OK"
+
+
 def test_a_claim_of_mine_without_a_slot_is_released(shard: Shard) -> None:
     lost = shard.take("j")
     shard.session()
@@ -229,6 +250,19 @@ def test_an_entry_that_the_record_does_not_honour_is_removed(shard: Shard, other
     assert shard.stats()["claims:conflict"] == 1
 
 
+def test_an_entry_of_another_lane_with_the_same_id_is_removed(shard: Shard) -> None:
+    shard.put("j")
+    shard.tampered.add("j")
+    entry = shard.record("j").fields["en"].split(" ")[1]
+    shard.redis("XADD", shard.keys.stream("priority"), entry, "id", "j", "env", "x")
+
+    assert shard.claim(plan=plan_of("priority")) == []
+
+    assert shard.look().streams["lane:priority"] == {}
+    assert shard.stats()["claims:conflict"] == 1
+    assert shard.claim_one().envelope == b"env of j"
+
+
 @pytest.mark.parametrize("started", [False, True])
 def test_a_group_that_was_made_again_delivers_held_entries_and_nothing_runs_twice(
     shard: Shard, started: bool
@@ -323,56 +357,3 @@ def test_a_record_that_cannot_be_read_becomes_a_dead_letter_and_blocks_nobody(
     assert "key:add::k" not in after.strings
     assert shard.stats()["claims:bad_record"] == 1
     assert shard.claim() == []
-
-
-# --- fences ------------------------------------------------------------------------------------------------
-
-
-def test_fences_follow_the_clock_and_never_fall(shard: Shard) -> None:
-    first = shard.take("a")
-    assert first.fence == START * 1024
-    shard.put("b")
-    shard.put("c")
-
-    assert [claim.fence for claim in shard.claim()] == [first.fence + 1, first.fence + 2]
-
-    shard.now -= 60_000
-    assert shard.take("d").fence == first.fence + 3, "a clock that jumps back"
-
-
-def test_fences_grow_though_the_counter_is_lost(shard: Shard) -> None:
-    last = shard.take("a").fence
-    shard.elapse(1)
-    shard.redis("DEL", shard.keys.fence)
-    shard.tampered.add("fence")
-
-    claim = shard.take("b")
-
-    assert claim.fence > last
-    assert claim.fence < 2**53
-
-
-def test_fences_grow_though_everything_is_lost(shard: Shard) -> None:
-    last = shard.take("a").fence
-    for key in shard.redis("KEYS", f"{shard.keys.tag}:*"):
-        shard.redis("DEL", key)
-    shard.last = shard.look()
-    shard.sessions.clear()
-    shard.elapse(1, swept=False)
-
-    assert shard.take("b").fence > last
-
-
-def test_without_a_clock_the_time_is_the_servers(shard: Shard) -> None:
-    seconds, micros = (int(word) for word in shard.redis("TIME"))
-    shard.now = seconds * 1000 + micros // 1000
-    shard.put("j")
-    shard.session()
-    call = shard.claim_call()
-
-    reply = shard.send(type(call)(call.script, ("", *call.argv[1:])))
-
-    record = shard.record("j")
-    assert reply[0] == b"OK"
-    assert 0 <= record.lease_until - LEASE - shard.now < 5_000
-    assert record.fence // 1024 == record.lease_until - LEASE

@@ -8,6 +8,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
 from tests.lua.driver import LEASE, START, Shard, job, plan_of
 
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
@@ -110,6 +111,18 @@ def test_a_letter_of_an_older_epoch_cannot_revive_a_job_that_runs(shard: Shard) 
     assert shard.settle(claim, Success()) == "OK"
 
 
+def test_an_old_letter_cannot_revive_a_job_that_died_again(shard: Shard) -> None:
+    shard.replay(dead(shard))
+    shard.settle(shard.claim_one(), FATAL)
+    stray = shard.redis("XADD", shard.keys.dlq, "*", "id", "j", "epoch", "0", "task", "add", "lane", "normal",
+                        "env", "x").decode()  # fmt: skip
+
+    assert shard.replay_named(stray, "j", "0") == ["ALREADY"]
+
+    assert shard.record("j").epoch == 1
+    assert shard.record("j").status == "failed_terminal"
+
+
 def test_a_job_without_dead_letter_and_record_is_gone(shard: Shard) -> None:
     assert shard.replay_named("1-1", "unknown", "0") == ["GONE"]
 
@@ -132,6 +145,16 @@ def test_a_replay_after_the_record_expired_works_from_the_dead_letter(shard: Sha
     assert claim.envelope == b"env of j"
     assert shard.settle(claim, Success()) == "OK"
     assert 0 < shard.look().ttls["key:add::k"] <= 5_000
+
+
+def test_a_replay_names_the_epoch_also_when_the_record_expired(shard: Shard) -> None:
+    shard.replay(dead(shard))
+    shard.settle(shard.claim_one(), FATAL)
+    letter = shard.letter("j")
+    shard.forget_record("j")
+
+    assert shard.replay_named(letter, "j", "0") == ["ALREADY"]
+    assert shard.replay_named(letter, "j", "1") == ["OK"]
 
 
 def test_a_replay_of_an_unreadable_record_works_once_that_has_expired(shard: Shard) -> None:
@@ -279,10 +302,19 @@ def test_a_job_that_came_back_keeps_its_error_when_an_old_letter_is_discarded(sh
     shard.check("j", status="queued", epoch=1, error=None)
 
 
+def test_a_job_that_died_again_keeps_its_error_when_an_old_letter_is_discarded(shard: Shard) -> None:
+    shard.replay(dead(shard))
+    shard.settle(shard.claim_one(), FATAL)
+    stray = shard.redis("XADD", shard.keys.dlq, "*", "id", "j", "epoch", "0").decode()
+
+    assert shard.discard_named(stray, "j", "0") == ["OK"]
+
+    shard.check("j", status="failed_terminal", error="persistent bad", dead="bad")
+
+
 def test_many_letters_are_replayed_in_one_call(shard: Shard) -> None:
     shard.enqueue(*(job(f"j{i}") for i in range(50)))
-    for claim in shard.claim():
-        shard.settle(claim, FATAL)
+    shard.settle_rows(*(scripts.outcome_row(claim, FATAL, 5) for claim in shard.claim()))
 
     assert shard.replay(*shard.look().dead_letters()) == ["OK"] * 50
 

@@ -60,13 +60,16 @@ def test_every_field_of_a_record_stays_short_enough_for_a_listpack(shard: Shard)
     assert shard.redis("OBJECT", "ENCODING", shard.keys.job("j" * 36)) == b"listpack"
 
 
+@pytest.mark.parametrize("options", [{}, KEYED], ids=["no key", "key"])
 @pytest.mark.parametrize("delay_ms", [0, 900])
-def test_the_same_job_id_sent_again_gets_the_same_disposition(shard: Shard, delay_ms: int) -> None:
-    first = shard.put("j", delay_ms=delay_ms, **KEYED)
+def test_the_same_job_id_sent_again_gets_the_same_disposition(
+    shard: Shard, delay_ms: int, options: dict[str, Any]
+) -> None:
+    first = shard.put("j", delay_ms=delay_ms, **options)
     before = shard.look()
     shard.now += 10_000
 
-    again = shard.put("j", delay_ms=delay_ms, **KEYED)
+    again = shard.put("j", delay_ms=delay_ms, **options)
 
     assert again == first
     assert shard.look().without_times() == before.without_times()

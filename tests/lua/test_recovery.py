@@ -1,4 +1,4 @@
-"""recover and repair: only what is dead is taken (D6), and what is nowhere is found again (D3, D8)."""
+"""recover: only what is dead is taken, and a live worker keeps its job whatever a sweep believes (D6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streamworker.core.job import Candidate, Claim
-from streamworker.core.outcome import Fail, Release, Retry, Success
+from streamworker.core.outcome import Fail, Release, Retry
 from streamworker.core.states import ErrorClass, Reason
 from tests.lua.driver import LEASE, Shard, job
 
@@ -227,6 +227,19 @@ def test_a_sweep_keeps_its_cursor_and_ends_its_pass(shard: Shard) -> None:
     assert passes == [False, False, True]
 
 
+def test_a_dead_claim_behind_many_healthy_ones_is_found(shard: Shard) -> None:
+    """A scan looks at ten times its count (R4): from the beginning each time, it would never get there."""
+    shard.pass_hold()
+    shard.enqueue(*(job(f"j{i}") for i in range(25)))
+    claims = shard.claim()
+    shard.elapse(LEASE)
+    shard.heartbeat(*claims[:24])
+
+    found = [one.job_id for _ in range(5) for one in shard.recover(count=1)[2]]
+
+    assert found == ["j24"]
+
+
 # --- what a recovery's settle comes to ---------------------------------------------------------------------
 
 
@@ -340,68 +353,3 @@ def test_a_living_worker_carries_the_envelope_of_an_entry_that_is_gone(shard: Sh
     shard.tampered.clear()
     shard.check("j", place="r")
     assert shard.claim_one().envelope == b"env of j"
-
-
-# --- repair -----------------------------------------------------------------------------------------------
-
-
-def test_a_waiting_job_whose_entry_is_gone_ends_as_a_dead_letter(shard: Shard) -> None:
-    shard.put("j", key_id="add::k", fingerprint="f")
-    shard.delete_entry("j")
-
-    assert shard.repair("j") == (1, [])
-
-    shard.check("j", status="failed_terminal", dead="entry_deleted", key=None)
-    shard.tampered.clear()
-    assert shard.repair("j") == (0, [])
-
-
-def test_a_parked_job_that_no_schedule_holds_is_made_ready(shard: Shard) -> None:
-    shard.put("j", delay_ms=10_000)
-    shard.tampered.add("j")
-    shard.redis("ZREM", shard.keys.schedule, "j")
-
-    assert shard.repair("j") == (1, [])
-
-    shard.tampered.clear()
-    shard.check("j", status="queued", place="r")
-    assert shard.claim_one().envelope == b"env of j"
-
-
-def test_a_claim_that_no_stream_holds_is_named_when_its_lease_is_over(shard: Shard) -> None:
-    shard.pass_hold()
-    shard.take("j")
-    shard.delete_entry("j")
-    shard.elapse(LEASE - 1)
-    assert shard.repair("j") == (0, [])
-
-    shard.elapse(1)
-    mended, (candidate,) = shard.repair("j")
-
-    assert (mended, candidate.job_id) == (0, "j")
-    assert shard.recovery(candidate, AGAIN) == "OK"
-    shard.tampered.clear()
-    shard.check("j", status="failed_terminal", dead="entry_deleted", strikes=1)
-
-
-def test_repair_leaves_claims_alone_while_recovery_holds(shard: Shard) -> None:
-    shard.take("j")
-    shard.delete_entry("j")
-    shard.elapse(2 * LEASE, swept=False)
-    shard.recover()
-
-    assert shard.repair("j") == (0, [])
-
-
-def test_repair_leaves_alone_what_is_in_its_place(shard: Shard) -> None:
-    shard.pass_hold()
-    held = shard.take("held")
-    shard.settle(shard.take("done"), Success())
-    shard.enqueue(job("queued"), job("parked", delay_ms=1000))
-    shard.elapse(LEASE)
-    before = shard.look()
-
-    assert shard.repair("held", "done", "queued", "parked", "unknown") == (0, [])
-
-    assert shard.look().without_times() == before.without_times()
-    assert shard.settle(held, Success()) == "OK"

@@ -212,6 +212,14 @@ def test_a_stale_fence_is_refused_by_every_kind_of_settle(shard: Shard, kind: st
     assert shard.settle(newest, SUCCESS) == "OK"
 
 
+def test_a_fence_of_zero_names_no_claim(shard: Shard) -> None:
+    shard.put("j")
+
+    assert shard.settle_rows(("S 0 - 5 own returned - - 0 -", "j", b"")) == ["STALE"]
+
+    shard.check("j", status="queued")
+
+
 @pytest.mark.parametrize("kind", "MSRFL")
 def test_a_job_that_is_gone_is_said_to_be_gone(shard: Shard, kind: str) -> None:
     claim = shard.take("j")
