@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-#: Width of a table that is not printed to a terminal: ids and texts are never cut for a program.
+#: Width for tables: rows are as wide as they need, so that an id can be copied from any terminal.
 _WIDE = 10_000
 #: Longest text in a cell of a table.
-CELL = 100
+CELL = 80
 
 
 def clean(text: object, *, lines: bool = False) -> str:
@@ -47,20 +47,11 @@ def emit_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=True))
 
 
-def console(stream: TextIO | None = None) -> Console:
-    """A console that colours only on a terminal and honours NO_COLOR."""
+def console() -> Console:
+    """A console on stdout that colours only on a terminal and honours NO_COLOR."""
     from rich.console import Console
 
-    stream = sys.stdout if stream is None else stream
-    is_terminal = stream.isatty()
-    return Console(
-        file=stream,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=not is_terminal,
-        width=None if is_terminal else _WIDE,
-    )
+    return Console(markup=False, highlight=False, emoji=False, soft_wrap=True, width=_WIDE)
 
 
 #: Styles of words that stand for a state.
@@ -82,16 +73,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         numeric = column.startswith("#")
-        table.add_column(
-            column.removeprefix("#"),
-            justify="right" if numeric else "left",
-            overflow="fold",
-            no_wrap=column == "id",
-        )
+        table.add_column(column.removeprefix("#"), justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         cells = ["-" if value is None or value == "" else clean(value) for value in row]
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
-    console().print(table)
+    out = console()
+    with out.capture() as capture:
+        out.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:

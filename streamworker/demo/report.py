@@ -91,16 +91,17 @@ def lane_table(ledger: Ledger) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("lane")
-    table.add_column("task")
-    for name in ("accepted", "succeeded", "dead", "retries", "recovered", "wait p50", "wait p95"):
-        table.add_column(name, justify="right")
+    # Narrow enough for 80 columns. Waits are from enqueue to the first claim.
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.add_column("lane", no_wrap=True)
+    table.add_column("task", no_wrap=True)
+    for name in ("accepted", "succeeded", "dead", "retries", "recovered", "p50 ms", "p95 ms"):
+        table.add_column(name, justify="right", no_wrap=True)
     for (lane, task), row in sorted(
         ledger.rows.items(), key=lambda item: (item[0][0] != "priority", item[0])
     ):
-        numbers = (row.accepted, row.succeeded, row.failed, row.retries, row.recovered)
-        table.add_row(lane, task, *map(str, numbers), f"{row.wait_ms(0.5)} ms", f"{row.wait_ms(0.95)} ms")
+        counts = (row.accepted, row.succeeded, row.failed, row.retries, row.recovered)
+        table.add_row(lane, task, *map(str, (*counts, row.wait_ms(0.5), row.wait_ms(0.95))))
     return table
 
 
@@ -125,9 +126,9 @@ def print_account(account: Account, deaths: Deaths, ledger: Ledger) -> None:
     """The table per lane and task, then the account, on stdout."""
     out = _console(sys.stdout)
     out.print(lane_table(ledger))
-    out.print()
+    out.print("p50 and p95 of the wait from enqueue to the first start\n", style="dim")
     for line in account_lines(account, deaths):
-        out.print(line, style=None if account.balanced else "red")
+        out.print(line, style=None if account.balanced else "red", soft_wrap=True)
 
 
 def account_lines(account: Account, deaths: Deaths) -> list[str]:
