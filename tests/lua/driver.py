@@ -45,6 +45,8 @@ class Shard(Reader):
         self.sessions: dict[str, int] = {}
         #: Jobs that the test itself damaged: the invariants leave them out.
         self.tampered: set[str] = set()
+        #: Whether each call is followed by a check of the invariants.
+        self.watchful = True
         #: Fences handed out so far; each must be larger than those before.
         self.fences: list[int] = []
         self.last = Snapshot()
@@ -56,6 +58,8 @@ class Shard(Reader):
         """Run a script, check every invariant, and return its raw reply. Raises ReplyError."""
         script = self._script(call.script)
         reply = self.link.script(script, self.keys.tag, *call.argv)
+        if not self.watchful:
+            return reply
         before, self.last = self.last, self.look()
         wrong = violations(before, self.last, tampered=self.tampered)
         assert not wrong, f"after {call.script.name} {call.argv}:\n" + "\n".join(wrong)

@@ -1,0 +1,130 @@
+"""An error after any write of any script loses no job (D3, R30): Redis does not roll a script back.
+
+Each script is cut off at its first write, its second and so on, as if Redis had refused it. Then the call is
+sent again, as its caller would, and everything runs to its end with the scripts as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from streamworker.core.outcome import Retry, Success
+from streamworker.core.states import TERMINAL, ErrorClass, Reason
+from streamworker.store import lua, scripts
+from streamworker.store.connection import ReplyError
+from tests.lua.driver import LEASE, Shard
+from tests.lua.test_twice import CASES, Arrange
+
+LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
+#: Stands before a script and refuses its write number {allowed} + 1.
+CUT = """\
+local writes, allowed = 0, {allowed}
+local reads = {{ GET = 1, HGET = 1, HMGET = 1, HGETALL = 1, XRANGE = 1, XPENDING = 1, ZRANGE = 1, ZSCORE = 1,
+  ZRANGEBYSCORE = 1, EXISTS = 1, TIME = 1 }}
+local redis = setmetatable({{ call = function(command, ...)
+  if not reads[command] then
+    writes = writes + 1
+    if writes > allowed then error('cut off') end
+  end
+  return redis.call(command, ...)
+end }}, {{ __index = redis }})
+"""
+
+
+def cut_off(script: lua.Script, allowed: int) -> lua.Script:
+    """The script, refused after so many writes."""
+    text = CUT.format(allowed=allowed) + script.text
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return replace(script, text=text, sha=sha, origin=(("cut", 0),) * (CUT.count("\n")) + script.origin)
+
+
+def run_to_the_end(shard: Shard) -> None:
+    """What workers and keepers do anyway, until nothing is open."""
+    shard.session("w9")
+    for _ in range(8):
+        shard.elapse(LEASE)
+        for _, lane, kind in list(shard.look().lane_streams()):
+            for candidate in shard.recover(lane, kind, worker="w9")[2]:
+                shard.recovery(candidate, LOST)
+        shard.promote()
+        job_ids = [name.removeprefix("job:") for name in shard.look().hashes if name.startswith("job:")]
+        for candidate in shard.repair(*job_ids)[1]:
+            shard.recovery(candidate, LOST)
+        plan = "normal 0 9 0\nother 0 9 0\nnormal 0 9 q\nother 0 9 q"
+        for claim in shard.claim("w9", plan=plan):
+            assert claim.envelope == b"env of " + claim.job_id.encode()
+            assert shard.settle(claim, Success()) == "OK"
+
+
+def left_overs(shard: Shard) -> Iterator[str]:
+    """What should be gone once everything has run to its end."""
+    after = shard.look()
+    for job_id, record in after.records().items():
+        if record.status not in TERMINAL:
+            yield f"{job_id} is {record}"
+        elif after.ttls[f"job:{job_id}"] == -1:
+            yield f"the record of {job_id} has no TTL"
+    for name in after.hashes:
+        if name.startswith("body:") and after.ttls[name] == -1:
+            yield f"{name} has no TTL"
+    for name, value in after.strings.items():
+        if name.startswith("key:") and value.endswith(b" open"):
+            yield f"{name} is {value!r}"
+    for stream, _, _ in after.lane_streams():
+        if after.streams[stream] or after.pending[stream]:
+            yield f"{stream} has {after.streams[stream]}, pending {after.pending[stream]}"
+    for name in ("schedule", "deadlines"):
+        if name in after.zsets:
+            yield f"{name} has {after.zsets[name]}"
+
+
+def unguarded(shard: Shard) -> Iterator[str]:
+    """What would let a key be taken twice or a deadline pass unseen."""
+    after = shard.look()
+    for job_id, record in after.records().items():
+        if record.status in TERMINAL:
+            continue
+        key = record.text("ky")
+        if key and not after.strings.get(f"key:{key}", b"").startswith(job_id.encode() + b" "):
+            yield f"{job_id} is open without its key {key}"
+        if record.text("dl") and not record.text("cx") and job_id not in after.zsets.get("deadlines", {}):
+            yield f"{job_id} is open and its deadline is not listed"
+
+
+def interrupted(shard: Shard, arrange: Arrange, allowed: int) -> bool:
+    """Whether the call was cut off; then it was sent again and everything ran to its end."""
+    call = arrange(shard)
+    jobs = set(shard.look().records())
+    cut = scripts.Call(cut_off(call.script, allowed), call.argv)
+    shard.watchful = False  # between the halves of a commit the invariants need not hold
+    try:
+        shard.send(cut)
+        return False
+    except ReplyError as error:
+        if "cut off" not in str(error):
+            raise
+    shard.send(call)
+    assert not list(unguarded(shard))
+    jobs |= set(shard.look().records())
+    run_to_the_end(shard)
+    assert not list(left_overs(shard))
+    assert jobs <= set(shard.look().records()), "a job was lost"
+    return True
+
+
+@pytest.mark.parametrize("arrange", CASES.values(), ids=CASES.keys())
+def test_a_script_that_is_cut_off_anywhere_loses_nothing(valkey_shard: Shard, arrange: Arrange) -> None:
+    for allowed in range(100):
+        shard = Shard(valkey_shard.link, f"{valkey_shard.keys.namespace}-{allowed}")
+        try:
+            if not interrupted(shard, arrange, allowed):
+                return
+        except AssertionError as error:
+            raise AssertionError(f"after {allowed} writes: {error}") from error
+        finally:
+            shard.clear()
+    raise AssertionError("the script never came to its end")
