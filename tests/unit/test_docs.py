@@ -364,23 +364,27 @@ def stubs() -> dict[str, ast.ClassDef]:
 
 def shape(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str, str, str]]:
     """Name, kind and default of each parameter of a stub."""
-    arguments = function.args
-    kinds = inspect.Parameter
-    named = [(each, kinds.POSITIONAL_ONLY) for each in arguments.posonlyargs]
-    named += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(named) - len(arguments.defaults))
-    defaults += arguments.defaults
-    found = [(each.arg, kind, default) for (each, kind), default in zip(named, defaults, strict=True)]
-    if arguments.vararg:
-        found.append((arguments.vararg.arg, kinds.VAR_POSITIONAL, None))
-    found += [
-        (each.arg, kinds.KEYWORD_ONLY, default)
-        for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    scope: dict[str, Any] = {}
+    plain = ast.unparse(function).replace("async def", "def", 1)
+    lines = [line for line in plain.splitlines() if not line.startswith("@")]
+    # Defaults become their own text; annotations are not looked at.
+    tree = ast.parse("\n".join(lines))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    arguments = definition.args
+    for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+        each.annotation = None
+    for each in filter(None, [arguments.vararg, arguments.kwarg]):
+        each.annotation = None
+    definition.returns = None
+    arguments.defaults = [ast.Constant(ast.unparse(default)) for default in arguments.defaults]
+    arguments.kw_defaults = [
+        None if default is None else ast.Constant(ast.unparse(default)) for default in arguments.kw_defaults
     ]
-    if arguments.kwarg:
-        found.append((arguments.kwarg.arg, kinds.VAR_KEYWORD, None))
+    exec(compile(ast.fix_missing_locations(tree), "api.md", "exec"), scope)
     return [
-        (name, kind.name, "" if default is None else ast.unparse(default)) for name, kind, default in found
+        (name, parameter.kind.name, "" if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(scope[definition.name]).parameters.items()
     ]
 
 
