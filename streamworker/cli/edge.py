@@ -18,8 +18,8 @@ from streamworker.core.errors import ConnectionLost, StreamworkerError
 #: Set to 1, it shows the traceback of an error.
 DEBUG_VARIABLE = "STREAMWORKER_DEBUG"
 INTERRUPTED = 130
-#: What a shell reports for a program that wrote into a pipe nobody reads: 128 + SIGPIPE.
-BROKEN_PIPE = 141
+#: Whoever read our output has gone (`| head`); typer says 1 as well.
+BROKEN_PIPE = 1
 
 # typer brings a copy of click in newer versions, so its errors are found through what typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -58,13 +58,12 @@ class Commands(TyperGroup):
             code = returned if isinstance(returned, int) else 0
             sys.stdout.flush()
         except BrokenPipeError:
+            _forget_stdout()
             code = BROKEN_PIPE
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except Exception as error:
             code = report(error)
-        if code == BROKEN_PIPE:
-            _forget_stdout()
         sys.exit(code)
 
 
@@ -80,8 +79,6 @@ def report(error: Exception) -> int:
     """Print an error as one line on stderr and return the exit code."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if isinstance(error, BrokenPipeError) and not isinstance(error, StreamworkerError):
-        return BROKEN_PIPE
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         return 2
