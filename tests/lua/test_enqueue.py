@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from streamworker.core.outcome import Fail, Success
-from streamworker.core.states import ErrorClass
+from streamworker.core.outcome import Fail, Release, Retry, Success
+from streamworker.core.states import ErrorClass, Reason
 from tests.lua.driver import START, Shard, job
 
 KEYED: dict[str, Any] = {"key_id": "add::k", "fingerprint": "same"}
@@ -193,6 +194,80 @@ def test_a_job_that_lost_its_key_does_not_touch_the_new_owner(shard: Shard, outc
 
     assert shard.look().strings["key:add::k"] == b"new same open"
     assert shard.look().ttls["key:add::k"] == -1
+
+
+def fail(shard: Shard) -> None:
+    shard.settle(shard.claim_one(), FATAL)
+
+
+def succeed(shard: Shard) -> None:
+    shard.settle(shard.claim_one(), Success())
+
+
+def retry(shard: Shard) -> None:
+    shard.settle(shard.claim_one(), Retry(500, ErrorClass.TRANSIENT, "timeout", "Timeout: x"))
+
+
+def release(shard: Shard) -> None:
+    shard.settle(shard.claim_one(), Release(Reason.SHUTDOWN))
+
+
+def cancel(shard: Shard) -> None:
+    shard.cancel("j")
+
+
+def cancel_while_it_runs(shard: Shard) -> None:
+    claim = shard.claim_one()
+    shard.cancel("j")
+    shard.settle(claim, Release(Reason.SHUTDOWN))
+
+
+def expire_while_it_waits(shard: Shard) -> None:
+    shard.elapse(1000)
+    shard.promote()
+
+
+def expire_at_its_claim(shard: Shard) -> None:
+    shard.elapse(1000)
+    shard.claim()
+
+
+def die_and_come_back(shard: Shard) -> None:
+    fail(shard)
+    shard.replay(shard.letter("j"))
+
+
+@pytest.mark.parametrize(
+    ("step", "key"),
+    [
+        (succeed, "succeeded"),
+        (fail, None),
+        (retry, "open"),
+        (release, "open"),
+        (cancel, None),
+        (cancel_while_it_runs, None),
+        (expire_while_it_waits, None),
+        (expire_at_its_claim, None),
+        (die_and_come_back, "open"),
+    ],
+)
+def test_a_key_lives_as_long_as_its_job_and_after_a_success_for_its_window(
+    shard: Shard, step: Callable[[Shard], None], key: str | None
+) -> None:
+    shard.put("j", deadline_ms=1000, window_ms=60_000, **KEYED)
+
+    step(shard)
+
+    shard.check("j", key=key)
+    ttl = shard.look().ttls.get("key:add::k")
+    match key:
+        case "open":
+            assert ttl == -1
+        case "succeeded":
+            assert ttl is not None
+            assert 55_000 < ttl <= 60_000
+        case None:
+            assert ttl is None
 
 
 def test_names_reach_redis_as_they_are(shard: Shard) -> None:
