@@ -37,7 +37,7 @@ end
 if #letters > 0 then
   redis.call('PERSIST', FENCE)           -- allowed under OOM, so the rest is too (R31)
   local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', format('%d', now), 's', script,
+  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script,
     'w', actor, 'a', table.concat(audit, '\n'))
   write_records()
   redis.call('XDEL', DLQ, unpack(letters))

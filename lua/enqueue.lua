@@ -11,6 +11,7 @@ local clock = ARGV[1]                    -- ms, or '' for Redis TIME
 local script = 'enqueue'
 -- include: fragments/base.lua
 local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
+local NEW = 'queued 0 0 0 1 0 0 0'       -- the state token of a new job
 local seen_ids, seen_keys, accepted = {}, {}, {}
 
 local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
@@ -19,18 +20,18 @@ local function holder_of(key)            -- job id, fingerprint, status of who h
   local id, fingerprint, state = match(value or '', '^(%S+) (%S+) (%S+)$')
   if not id then return nil end
   if state == 'open' then                -- R43: a missing target frees the key only while it says open
-    local token = redis.call('HGET', JOB .. id, 'st')
-    if not token then return nil end
-    state = match(token, '^%S+')
+    local record = redis.call('GET', JOB .. id)
+    if not record then return nil end
+    state = match(record, '^%S+')
   end
   return id, fingerprint, state
 end
 
 local function decide(id, task, lane, env, extra)
   if seen_ids[id] then return seen_ids[id] end
-  local known = redis.call('HMGET', JOB .. id, 'st', 'di')
-  if known[1] then return known[2] or 'ACCEPTED' end
-  local row = { id = id, task = task, lane = lane, env = env, at = format('%d', now) }
+  local known = redis.call('GET', JOB .. id)
+  if known then return match(known, '\ndi=([^\n]*)') or 'ACCEPTED' end
+  local row = { id = id, task = task, lane = lane, env = env, at = now_text }
   if extra ~= '' then
     local delay, window
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer =
@@ -58,23 +59,20 @@ local function write_place(row)          -- the growing write: the stream entry,
     redis.call('HSET', BODY .. row.id, 'env', row.env)
     redis.call('ZADD', SCHEDULE, row.due, row.id)
     bump('scheduled:' .. row.lane, 1)
-    return ''
+    return '-'
   end
   local entry = redis.call('XADD', LANE .. row.lane, '*', 'id', row.id, 'env', row.env)
   bump('queued:' .. row.lane, 1)
-  return 'a ' .. entry
+  return 'a:' .. entry
 end
 
 local function write_record(row, entry)
-  local w = { 'st', 'queued 0 0 0 1 0 0 0', 'la', row.lane, 'ta', row.task, 'at', row.at, 'en', entry }
-  local function set(field, value)
-    if value and value ~= '' then
-      w[#w + 1] = field
-      w[#w + 1] = value
-    end
+  local more = ''
+  local function set(name, value)
+    if value and value ~= '' then more = more .. '\n' .. name .. '=' .. value end
   end
-  set('ky', row.key)
   if (row.key or '') ~= '' then
+    set('ky', row.key)
     set('kf', row.fingerprint)
     set('kw', row.window)
   end
@@ -85,7 +83,7 @@ local function write_record(row, entry)
     set('du', row.due)
     set('di', 'SCHEDULED ' .. row.due)
   end
-  redis.call('HSET', JOB .. row.id, unpack(w))
+  redis.call('SET', JOB .. row.id, NEW .. ' ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
     redis.call('SET', KEY .. row.key, format('%s %s open', row.id, row.fingerprint))
@@ -103,13 +101,13 @@ for i = 1, #accepted do
   local row = accepted[i]
   write_record(row, write_place(row))
   bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
-  lines[#lines + 1] = format('%s 0 1 - queued 0 0 0 %s task=%s lane=%s%s%s', row.id,
-    row.due and 'delayed' or 'enqueued', row.task, row.lane,
-    (row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '', row.due and ' due=' .. row.due or '')
+  lines[#lines + 1] = row.id .. ' + ' .. row.task .. ' ' .. row.lane
+    .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
+    .. (row.due and ' due=' .. row.due or '')
 end
 if #lines > 0 then
   local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', format('%d', now), 's', script,
+  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script,
     'w', '-', 'e', table.concat(lines, '\n'))
   for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
 end

@@ -16,8 +16,8 @@ for i = 5, #ARGV, 2 do
   local id, fence = ARGV[i], tonumber(ARGV[i + 1])
   local rec = load(id)
   if rec and not rec.bad and HELD[rec.status] and rec.fence == fence then
-    redis.call('HSET', JOB .. id, 'st', format('%s %d %d %d %d %d %d %d', rec.status, rec.attempt,
-      rec.starts, rec.strikes, rec.version, rec.epoch, rec.fence, now + lease_ms))
+    rec.lease = now + lease_ms
+    redis.call('SET', JOB .. id, line_of(rec))
     local stream, entry = stream_of(rec)
     if stream then
       renew[stream] = renew[stream] or {}

@@ -33,7 +33,7 @@ end
 local due = redis.call('ZRANGEBYSCORE', SCHEDULE, '-inf', upto, 'LIMIT', 0, limit)
 for i = 1, #due do
   local rec = load(due[i])
-  if rec and not rec.bad and WAITING[rec.status] and (rec.en or '') == '' then
+  if rec and not rec.bad and WAITING[rec.status] and rec.en == '-' then
     local env = redis.call('HGET', BODY .. rec.id, 'env')
     if env then
       make_ready(rec, env)

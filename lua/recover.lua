@@ -38,14 +38,14 @@ end
 
 local function give_back(rec, entry)     -- idle is set so that it reaches the lease when the lease runs out
   local idle = math.max(0, lease - (rec.lease - now))
-  redis.call('XCLAIM', stream, 'workers', rec.wo, 0, entry, 'IDLE', format('%d', idle), 'JUSTID')
+  redis.call('XCLAIM', stream, 'workers', (holder(rec)), 0, entry, 'IDLE', format('%d', idle), 'JUSTID')
 end
 
 local function judge(entry, id, env, found)
   local rec = load(id)
   if not rec then bump('claims:missing', 1); return drop(stream, entry) end
   if rec.bad then return end             -- left to a claim, which keeps it as a dead letter
-  if rec.en ~= kind .. ' ' .. entry or rec.la ~= lane then
+  if rec.en ~= kind .. ':' .. entry or rec.la ~= lane then
     bump('claims:conflict', 1)
     return drop(stream, entry)
   end

@@ -28,11 +28,9 @@ end
 local function revive(id, dead)          -- the record's retention is over: what the dead letter kept
   local rec = { id = id, status = 'failed_terminal', attempt = tonumber(dead.attempt) or 0, starts = 0,
     strikes = 0, version = tonumber(dead.version) or 0, epoch = tonumber(dead.epoch) or 0, fence = 0,
-    lease = 0, was_lane = dead.lane }
+    lease = 0, fence_text = '0', en = '-', la = dead.lane, ta = dead.task, was_lane = dead.lane, more = '',
+    at = (dead.at or '') ~= '' and dead.at or now_text }
   records[id] = rec
-  put(rec, 'la', dead.lane)
-  put(rec, 'ta', dead.task)
-  put(rec, 'at', (dead.at or '') ~= '' and dead.at or format('%d', now))
   for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms' }) do
     if (dead[field] or '') ~= '' then put(rec, field, dead[field]) end
   end
@@ -66,7 +64,7 @@ local function replay(letter, id, epoch)
   local holder = reserve_key(rec)
   if holder then return 'KEY_TAKEN ' .. holder end
   rec.attempt, rec.starts, rec.strikes, rec.epoch = 0, 0, 0, rec.epoch + 1
-  transition(rec, 'queued', 'replayed', now)
+  transition(rec, 'queued', 'replayed')
   for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq' }) do
     if (rec[field] or '') ~= '' then put(rec, field, '') end
   end

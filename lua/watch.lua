@@ -2,16 +2,20 @@
 --
 -- Replies  GONE | WAIT | { status, result, class and code, error text }
 local tag    = KEYS[1]                   -- hash tag of the shard
-local job_id = ARGV[1]                   -- which job
-local wait   = ARGV[2]                   -- 1: register for the wake-up, 0: only look
-local key, body = tag .. ':job:' .. job_id, tag .. ':body:' .. job_id
-local rec = redis.call('HMGET', key, 'st', 're', 'ec')
-if not rec[1] then return 'GONE' end
-local status = string.match(rec[1], '^%S+')
-if status ~= 'succeeded' and status ~= 'failed_terminal' then
-  if wait == '1' then redis.call('HINCRBY', key, 'wa', 1) end
+local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
+local job_id = ARGV[2]                   -- which job
+local wait   = ARGV[3]                   -- 1: register for the wake-up, 0: only look
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+local rec = load(job_id)
+if not rec then return 'GONE' end
+if rec.bad or HELD[rec.status] or WAITING[rec.status] then
+  if wait == '1' and not rec.bad then
+    put(rec, 'wa', text_of[tonumber(rec.wa or '0') + 1])
+    redis.call('SET', JOB .. job_id, line_of(rec))
+  end
   return 'WAIT'
 end
-local long = redis.call('HMGET', body, 'result', 'error')
-local failed = status == 'failed_terminal'
-return { status, rec[2] or long[1] or '', failed and rec[3] or '', failed and long[2] or '' }
+local long = redis.call('HMGET', BODY .. job_id, 'result', 'error')
+local failed = rec.status == 'failed_terminal'
+return { rec.status, rec.re or long[1] or '', failed and rec.ec or '', failed and long[2] or '' }

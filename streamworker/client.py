@@ -152,8 +152,8 @@ class JobView:
             error_class=(error_class or None) if shown else None,
             error_code=(error_code or None) if shown else None,
             enqueued_at=record.number("at"),
-            started_at=record.number("sa"),
-            finished_at=record.number("fi"),
+            started_at=record.started_at,
+            finished_at=record.finished_at,
         )
 
 

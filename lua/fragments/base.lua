@@ -11,7 +11,7 @@ local FENCE, SWEEP = tag .. ':fence', tag .. ':sweep'
 local SUFFIX = { a = '', r = ':ready', q = ':quarantine' }
 local CHUNK = 500                        -- `unpack` of 8,000 fails (R33)
 
-local format, match = string.format, string.match
+local format, match, sub = string.format, string.match, string.sub
 local now                                -- TIME is read once per script (R36)
 if clock == '' then
   local time = redis.call('TIME')
@@ -19,6 +19,8 @@ if clock == '' then
 else
   now = tonumber(clock)
 end
+
+local now_text = format('%d', now)
 
 local lines = {}                         -- transition log, one line per edge
 local counters = {}                      -- stats field -> change

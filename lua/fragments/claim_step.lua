@@ -3,14 +3,16 @@
 -- Needs worker, session, lease_ms, limit, shared, offers, plan. `offers` has a row `lane kind entry` for
 -- each entry that was delivered to this worker but is not running; `plan` a row `lane reserved quota
 -- phase` for each lane, most owed first. phase `q` reads that lane's quarantine instead (D22).
--- A claim is answered by three values: head, id, envelope. The head's words: fence attempt starts
--- strikes epoch lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
+-- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
+-- lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
 local MAX_STARTS = 20
 local LEAVE = 64                         -- entries of one call that may be looked at and not taken
 local claims = {}
 local left = tonumber(limit)
 local shared_left = tonumber(shared)
-local fence, first_fence
+local holding = worker .. ' ' .. session
+local lease_until = now + lease_ms
+local fence
 local left_alone = 0
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
 for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)') do
@@ -24,18 +26,16 @@ for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)
   end
 end
 
-local function next_fence()              -- D4: survives a flush, stays below 2^53
+local function new_claim(rec)            -- D4: the fence survives a flush and stays below 2^53
   if not fence then
-    first_fence = tonumber(redis.call('GET', FENCE) or '0')
-    fence = math.max(first_fence, now * 1024 - 1)
+    fence = math.max(tonumber(redis.call('GET', FENCE) or '0'), now * 1024 - 1)
   end
   fence = fence + 1
-  return fence
+  rec.fence, rec.fence_text, rec.lease = fence, format('%d', fence), lease_until
 end
 
 local function ms_since(time)            -- relative, so that no worker's clock is compared with Redis's
-  local at = tonumber(time or '')
-  return at and format('%d', now - at) or '-'
+  return time and time ~= '' and text_of[now - time] or '-'
 end
 
 local function has_slot(lane, kind)
@@ -45,8 +45,8 @@ end
 
 local function grant_claim(rec, lane, kind, entry, env)
   local row, n = rows[lane .. kind], #claims
-  claims[n + 1] = format('%d %d %d %d %d %s %s %s %s %s %s', rec.fence, rec.attempt, rec.starts, rec.strikes,
-    rec.epoch, lane, kind, entry, ms_since(rec.at), ms_since(rec.dl), ms_since(rec.ut))
+  claims[n + 1] = rec.token .. ' ' .. lane .. ' ' .. kind .. ' ' .. entry .. ' ' .. text_of[now - rec.at] .. ' '
+    .. ms_since(rec.dl) .. ' ' .. ms_since(rec.ut)
   claims[n + 2] = rec.id
   claims[n + 3] = env
   left = left - 1
@@ -73,29 +73,28 @@ local function take_waiting(rec, lane, kind, entry, env)
     return make_ready(rec, env)
   end
   rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
-  rec.fence, rec.lease = next_fence(), now + lease_ms
-  transition(rec, 'claimed', 'claimed', now)
-  put(rec, 'wo', worker)
-  put(rec, 'se', session)
+  new_claim(rec)
+  put(rec, 'ow', holding)
+  transition(rec, 'claimed', 'claimed')
   grant_claim(rec, lane, kind, entry, env)
 end
 
 local function take_held(rec, lane, kind, entry, env, offered)
-  if rec.wo ~= worker then               -- somebody else's: give it back to its holder
-    redis.call('XCLAIM', LANE .. lane .. SUFFIX[kind], 'workers', rec.wo, 0, entry, 'JUSTID')
-  elseif offered and rec.status == 'claimed' and tonumber(rec.se) < tonumber(session) then
+  local owner, of_session = holder(rec)
+  if owner ~= worker then                -- somebody else's: give it back to its holder
+    redis.call('XCLAIM', LANE .. lane .. SUFFIX[kind], 'workers', owner, 0, entry, 'JUSTID')
+  elseif offered and rec.status == 'claimed' and of_session < tonumber(session) then
     if not has_slot(lane, kind) then
       local over = after_cancel(rec, now)
       rec.attempt = math.max(0, rec.attempt - 1)
       if over then return fail(rec, over, 'persistent', over, '', env, 'own') end
-      transition(rec, 'queued', 'no_slot', now)
-      close_claim(rec, 'released', 'own')
+      transition(rec, 'queued', 'no_slot', close_claim(rec, 'released', 'own'))
       ack_entry(rec)
       return make_ready(rec, env)
     end
-    touch(rec)                           -- its reply was lost: the same claim again, uncharged
-    rec.fence, rec.lease = next_fence(), now + lease_ms
-    put(rec, 'se', session)
+    new_claim(rec)
+    put(rec, 'ow', holding)              -- its reply was lost: the same claim again, uncharged
+    rec.token = token_of(rec)
     return grant_claim(rec, lane, kind, entry, env)
   end
   left_alone = left_alone + 1
@@ -111,7 +110,7 @@ local function take(lane, kind, entry, id, env, offered)
     return reject(stream, entry, 'bad_record')
   end
   if not WAITING[rec.status] and not HELD[rec.status] then return reject(stream, entry, 'final') end
-  if rec.la ~= lane or rec.en ~= kind .. ' ' .. entry then return reject(stream, entry, 'conflict') end
+  if rec.la ~= lane or rec.en ~= kind .. ':' .. entry then return reject(stream, entry, 'conflict') end
   if WAITING[rec.status] then return take_waiting(rec, lane, kind, entry, env) end
   return take_held(rec, lane, kind, entry, env, offered)
 end

@@ -11,7 +11,8 @@ local function write_effects()
     if rec.body then redis.call('HSET', BODY .. rec.id, unpack(rec.body)) end
     if rec.ready then
       local entry = redis.call('XADD', LANE .. rec.la .. SUFFIX[rec.kind], '*', 'id', rec.id, 'env', rec.ready)
-      put(rec, 'en', rec.kind .. ' ' .. entry)
+      touch(rec)
+      rec.en = rec.kind .. ':' .. entry
     end
     if rec.due then
       redis.call('HSET', BODY .. rec.id, 'env', rec.env)
@@ -33,13 +34,13 @@ end
 
 local function write_records()
   for i = 1, #dirty do
-    local rec, w = dirty[i], dirty[i].w
-    w[#w + 1] = 'st'
-    w[#w + 1] = format('%s %d %d %d %d %d %d %d', rec.status, rec.attempt, rec.starts, rec.strikes,
-      rec.version, rec.epoch, rec.fence, rec.lease)
-    redis.call('HSET', JOB .. rec.id, unpack(w))
-    if rec.retire then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end
+    local rec = dirty[i]
     local is = place(rec)
+    if is then                           -- open records have no TTL (R43)
+      redis.call('SET', JOB .. rec.id, line_of(rec))
+    else
+      redis.call('SET', JOB .. rec.id, line_of(rec), 'PX', retention_ms)
+    end
     if is ~= rec.was or rec.la ~= rec.was_lane then
       if rec.was then bump(rec.was .. rec.was_lane, -1) end
       if is then bump(is .. rec.la, 1) end
@@ -57,7 +58,6 @@ local function clean_up()
       if rec.bad then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end
       redis.call('PEXPIRE', BODY .. rec.id, retention_ms)
     elseif rec.reopen then
-      redis.call('PERSIST', JOB .. rec.id)
       redis.call('DEL', BODY .. rec.id)
     end
     if rec.wake then
@@ -82,7 +82,7 @@ local function commit(fence)
   if fence then redis.call('SET', FENCE, format('%d', fence)) end
   if #lines > 0 then
     local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-    redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', format('%d', now), 's', script,
+    redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script,
       'w', actor, 'e', table.concat(lines, '\n'))
   end
   write_effects()

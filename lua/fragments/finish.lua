@@ -12,11 +12,15 @@ local function after_cancel(rec, due)    -- D9: only a success wins over a cance
   return nil
 end
 
-local function close_claim(rec, outcome, by)   -- D1: what this fence came to, for a re-sent settle
-  if rec.fence > 0 then
-    put(rec, 'sd', format('%d %s %s', rec.fence, outcome, by))
-  end
-  rec.fence, rec.lease = 0, 0
+-- D1: what this fence came to, for a re-sent settle: fence outcome by started ended. Returns the fence as
+-- a fact for the log, since the token that follows has none.
+local function close_claim(rec, outcome, by)
+  if rec.fence == 0 then return '' end
+  local fence = rec.fence_text
+  put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' ' .. 
+    (rec.status == 'processing' and (rec.since or rec.sa) or '-') .. ' ' .. now_text)
+  rec.fence, rec.fence_text, rec.lease = 0, '0', 0
+  return ' fence=' .. fence
 end
 
 local function release_key(rec, final)   -- D11: success keeps the key for its window, anything else frees it
@@ -33,7 +37,7 @@ end
 
 local function leave_waits(rec)
   if (rec.dl or '') ~= '' then effect(rec); rec.leave_deadline = true end
-  if (rec.en or '') == '' then effect(rec); rec.leave_schedule = true end
+  if rec.en == '-' then effect(rec); rec.leave_schedule = true end
   if rec.ec or rec.du then effect(rec) end       -- it has or had a body, which must expire too
   if (rec.wa or '') ~= '' then effect(rec); rec.wake = tonumber(rec.wa) end
   ack_entry(rec)
@@ -41,10 +45,8 @@ local function leave_waits(rec)
 end
 
 local function succeed(rec, reason, result, by)
-  transition(rec, 'succeeded', reason, now)
-  close_claim(rec, 'succeeded', by)
   rec.strikes = 0
-  put(rec, 'fi', format('%d', now))
+  transition(rec, 'succeeded', reason, close_claim(rec, 'succeeded', by))
   if #result > SMALL then
     effect(rec)
     rec.body = { 'result', result }
@@ -57,9 +59,9 @@ end
 
 local function fail(rec, reason, class, code, text, env, by)
   env = envelope(rec, env)               -- read while the entry is still named by the record
-  transition(rec, 'failed_terminal', reason, now, ' class=' .. class .. ' code=' .. code)
-  close_claim(rec, 'failed', by)
-  put(rec, 'fi', format('%d', now))
+  if rec.fence == 0 then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
+  local held = close_claim(rec, 'failed', by)
+  transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code .. held)
   put(rec, 'ec', class .. ' ' .. code)
   effect(rec)
   if text ~= '' then rec.body = { 'error', text } end
@@ -71,7 +73,7 @@ local function fail(rec, reason, class, code, text, env, by)
       'code', code, 'reason', reason, 'error', text, 'attempt', format('%d', rec.attempt),
       'starts', format('%d', rec.starts), 'strikes', format('%d', rec.strikes),
       'epoch', format('%d', rec.epoch), 'version', format('%d', rec.version), 'at', rec.at or '0',
-      'dead_at', format('%d', now), 'worker', rec.wo or '', 'ky', rec.ky or '', 'kf', rec.kf or '',
+      'dead_at', now_text, 'worker', (holder(rec)), 'ky', rec.ky or '', 'kf', rec.kf or '',
       'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
   end
   leave_waits(rec)
@@ -84,8 +86,8 @@ local function bury_unreadable(rec, lane, env) -- a record that cannot be read: 
   release_key(rec, 'failed_terminal')
   bump('dead:' .. (rec.ta or '') .. ':bad_record', 1)
   rec.dead = { 'id', rec.id, 'task', rec.ta or '', 'lane', lane, 'tenant', rec.tn or '', 'class', 'unknown',
-    'code', 'bad_record', 'reason', 'bad_record', 'error', 'the record cannot be read: ' .. tostring(rec.st),
+    'code', 'bad_record', 'reason', 'bad_record', 'error', 'the record cannot be read: ' .. sub(rec.raw, 1, 200),
     'attempt', '0', 'starts', '0', 'strikes', '0', 'epoch', '0', 'version', '0',
-    'at', rec.at or format('%d', now), 'dead_at', format('%d', now), 'worker', rec.wo or '',
+    'at', rec.at or format('%d', now), 'dead_at', now_text, 'worker', (holder(rec)),
     'ky', rec.ky or '', 'kf', rec.kf or '', 'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
 end

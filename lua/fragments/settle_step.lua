@@ -1,28 +1,32 @@
 -- settle_step: start marks and outcomes, each checked on status and fence (D1).
 --
--- A row begins with a head of ten words, '-' where there is nothing:
+-- A row begins with a head. That of a success has four words, the others have ten, '-' where there is
+-- nothing:
+--   S fence started_ago reason
 --   kind fence version started_ago by reason class code delay_ms policy
 -- and goes on with the job id, then by kind:
---   M mark                                     claimed -> processing
 --   S success   result                         -> succeeded
+--   M mark                                     claimed -> processing
 --   R retry     error text, envelope           -> retry_scheduled
 --   F fail      error text, envelope           -> failed_terminal
 --   L release   error text, envelope           -> queued, the attempt given back
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
 -- own or recovered; a recovery also names the version it judged and finds the lease run out (D6).
 local HEAD = '^(%a) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
+local SUCCESS = '^S (%d+) (%d+) (%S+)$'
 local EXPECTED = { M = 2, S = 3, R = 4, F = 4, L = 4 }
 
 local function settled_before(rec, fence)
-  local last, outcome, by = match(rec.sd or '', '^(%d+) (%S+) (%S+)$')
+  local last, outcome, by = match(rec.sd or '', '^(%d+) (%S+) (%S+)')
   if last == fence and by == 'own' then return 'ALREADY ' .. outcome end
   return 'STALE'
 end
 
-local function mark_started(rec, started_ago)
-  local at = now - (tonumber(started_ago) or 0)
-  transition(rec, 'processing', 'started', at)
-  put(rec, 'sa', format('%d', at))
+local function begin(rec, started_ago)   -- claimed -> processing, in the line of the outcome that follows
+  local ago = tonumber(started_ago) or 0
+  step(rec, 'processing')
+  rec.begun = text_of[-ago]
+  rec.since = text_of[now - ago]
 end
 
 local function end_attempt(rec, kind, by, reason, class, code, delay, policy, text, env)
@@ -39,14 +43,14 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   if kind == 'F' then
     return fail(rec, reason, class, code, text, env, by)
   end
-  local tail = ''
+  local facts = ''
   if kind == 'R' then
-    tail = format(' class=%s code=%s due=%d policy=%s', class, code, due, policy)
+    facts = format(' class=%s code=%s due=%d policy=%s', class, code, due, policy)
   elseif delay > 0 then
-    tail = format(' due=%d', due)
+    facts = format(' due=%d', due)
   end
-  transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, now, tail)
-  close_claim(rec, kind == 'R' and 'retry' or 'released', by)
+  local held = close_claim(rec, kind == 'R' and 'retry' or 'released', by)
+  transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, facts .. held)
   if kind == 'R' then
     put(rec, 'ec', class .. ' ' .. code)
     if text ~= '' then effect(rec); rec.body = { 'error', text } end
@@ -55,56 +59,70 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   if delay > 0 then park(rec, env, due) else make_ready(rec, env) end
 end
 
-local function settle_row(head, id, first, second)
+local function settle_success(head, id, result)
+  local fence, started_ago, reason = match(head, SUCCESS)
+  if not fence then error('settle row cannot be read: ' .. head) end
+  local rec = load(id)
+  if not rec then return 'GONE' end
+  if rec.bad or rec.fence_text ~= fence or not HELD[rec.status] then return settled_before(rec, fence) end
+  if rec.status == 'claimed' then begin(rec, started_ago) end
+  if rec.ut and rec.ut ~= '' then put(rec, 'ut', '') end
+  succeed(rec, reason, result, 'own')
+  return 'OK'
+end
+
+local function settle_mark(rec, started_ago)
+  if rec.status == 'claimed' then
+    local ago = tonumber(started_ago) or 0
+    rec.lease = now + lease_ms
+    put(rec, 'sa', format('%d', now - ago))
+    transition(rec, 'processing', 'started', format(' at=%d', -ago))
+  end
+  return 'OK'
+end
+
+local function settle_row(head, id, text, env)
   local kind, fence, version, started_ago, by, reason, class, code, delay, policy = match(head, HEAD)
   if not kind then error('settle row cannot be read: ' .. head) end
   local rec = load(id)
   if not rec then return 'GONE' end
-  if rec.bad or not HELD[rec.status] or rec.fence ~= tonumber(fence) then
-    return settled_before(rec, fence)
-  end
+  if rec.bad or rec.fence_text ~= fence or not HELD[rec.status] then return settled_before(rec, fence) end
   local recovered = by == 'recovered'
   if recovered and (rec.lease > now or rec.version ~= tonumber(version)) then return 'STALE' end
-  if kind == 'M' then
-    if rec.status == 'claimed' then
-      mark_started(rec, started_ago)
-      rec.lease = now + lease_ms
-    end
-    return 'OK'
-  end
+  if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
   if recovered then
     rec.strikes = rec.strikes + 1
     bump('recovered:' .. rec.la .. ':' .. rec.ta, 1)
   elseif started_ago ~= '-' then
-    if rec.status == 'claimed' then mark_started(rec, started_ago) end
+    if rec.status == 'claimed' then begin(rec, started_ago) end
     if kind ~= 'L' then rec.strikes = 0 end      -- only a handler that ran clears them (D22)
-  end
-  if kind == 'S' then
-    if rec.status == 'claimed' then mark_started(rec, '0') end
-    succeed(rec, reason, first, by)
-    return 'OK'
   end
   if not charged then rec.attempt = math.max(0, rec.attempt - 1) end
   if reason == 'unknown_task' and kind == 'L' then -- bounded by age, not by starts
     rec.starts = math.max(0, rec.starts - 1)
-    if (rec.ut or '') == '' then put(rec, 'ut', format('%d', now)) end
+    if (rec.ut or '') == '' then put(rec, 'ut', now_text) end
   elseif (rec.ut or '') ~= '' then
     put(rec, 'ut', '')
   end
-  end_attempt(rec, kind, by, reason, class, code, tonumber(delay) or 0, policy, first, second)
+  end_attempt(rec, kind, by, reason, class, code, tonumber(delay) or 0, policy, text, env)
   return 'OK'
 end
 
 local function settle_rows(at)           -- rows from ARGV[at] to the end; a reply for each
-  local replies = {}
-  while at <= #ARGV do
+  local replies, last = {}, #ARGV
+  while at <= last do
     local head = ARGV[at]
-    local size = EXPECTED[string.sub(head, 1, 1)]
-    if not size or at + size - 1 > #ARGV then
+    local kind = sub(head, 1, 1)
+    local size = EXPECTED[kind]
+    if not size or at + size - 1 > last then
       error('settle row cannot be read: ' .. head)
     end
-    replies[#replies + 1] = settle_row(head, ARGV[at + 1], ARGV[at + 2] or '', ARGV[at + 3] or '')
+    if kind == 'S' then
+      replies[#replies + 1] = settle_success(head, ARGV[at + 1], ARGV[at + 2])
+    else
+      replies[#replies + 1] = settle_row(head, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+    end
     at = at + size
   end
   return replies

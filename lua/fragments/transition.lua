@@ -1,8 +1,8 @@
 -- transition: moves a record along one legal edge and writes the line of the log.
 --
 -- The table is TRANSITIONS of core/states.py; a test keeps them equal. An illegal edge raises before
--- anything is written. A line: id epoch version from to offset attempt fence reason
--- [name=value ...], where offset is the moment in ms relative to the entry's `t`.
+-- anything is written. The record's numbers are set first, then the edge is taken, so that one state token
+-- serves the record and the log. A line of the log: id from token reason [name=value ...].
 local EDGES = {
   queued = { claimed = true, failed_terminal = true },
   retry_scheduled = { claimed = true, failed_terminal = true },
@@ -12,14 +12,24 @@ local EDGES = {
   succeeded = {},
 }
 
-local function transition(rec, to, reason, at, tail)
+local function step(rec, to)
   local from = rec.status
   if not EDGES[from][to] then
     error('illegal edge ' .. from .. ' -> ' .. to .. ' of job ' .. rec.id)
   end
-  touch(rec)
   rec.version = rec.version + 1
   rec.status = to
-  lines[#lines + 1] = format('%s %d %d %s %s %d %d %d %s%s', rec.id, rec.epoch, rec.version, from, to,
-    at - now, rec.attempt, rec.fence, reason, tail or '')
+  return from
+end
+
+local function transition(rec, to, reason, facts)
+  local from = step(rec, to)
+  touch(rec)
+  local token = token_of(rec)
+  rec.token = token
+  if rec.begun then                      -- the line stands for claimed -> processing as well (D20)
+    from, facts = 'claimed', (facts or '') .. ' started=' .. rec.begun
+    rec.begun = nil
+  end
+  lines[#lines + 1] = rec.id .. ' ' .. from .. ' ' .. token .. ' ' .. reason .. (facts or '')
 end

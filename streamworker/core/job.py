@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from streamworker.core.states import Status
+from streamworker.core.states import TERMINAL, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,9 @@ class Claim:
 
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
-        """From the three values of the claim script."""
-        fence, attempt, starts, strikes, epoch, lane, kind, entry, age, past, unknown = head.decode().split(
-            " "
-        )
+        """From the three values of the claim script: the head is the state token and what follows it."""
+        words = head.decode().split(" ")
+        _, attempt, starts, strikes, _, epoch, fence, _, lane, kind, entry, age, past, unknown = words
         return cls(
             job_id.decode(),
             int(fence),
@@ -131,9 +130,18 @@ class Candidate:
         )
 
 
+#: The words of a record's first line after the state token, as fields.
+_PLACE = ("en", "la", "ta", "at")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The job's record as Redis holds it. Times are ms since the epoch, by Redis's clock."""
+    """The job's record as Redis holds it: twelve words, then a line `name=value` for each field that is set.
+
+    `fields` has those and, under names of their own, the words after the state token: `en` the entry as
+    `kind:id`, `la` the lane, `ta` the task, `at` the time of enqueue. Times are ms since the epoch, by
+    Redis's clock.
+    """
 
     job_id: str
     status: Status
@@ -147,16 +155,35 @@ class Record:
     fields: dict[str, str] = field(repr=False)
 
     @classmethod
-    def parse(cls, job_id: str, raw: dict[bytes, bytes]) -> Record:
-        """From HGETALL. Raises ValueError when the state token cannot be read."""
-        fields = {name.decode(): value.decode("utf-8", "replace") for name, value in raw.items()}
-        words = fields.get("st", "").split(" ")
-        if len(words) != 8:
-            raise ValueError(f"the record of job {job_id} cannot be read: st = {fields.get('st')!r}")
-        attempt, starts, strikes, version, epoch, fence, lease_until = (int(word) for word in words[1:])
+    def parse(cls, job_id: str, raw: bytes) -> Record:
+        """Raises ValueError when the first line cannot be read."""
+        first, *rest = raw.decode("utf-8", "replace").split("\n")
+        words = first.split(" ")
+        if len(words) != 12:
+            raise ValueError(f"the record of job {job_id} cannot be read: {first[:200]!r}")
+        attempt, starts, strikes, version, epoch, fence, lease_until = (int(word) for word in words[1:8])
+        fields = dict(zip(_PLACE, words[8:], strict=True))
+        for line in rest:
+            name, _, value = line.partition("=")
+            fields[name] = value
         return cls(
             job_id, Status(words[0]), attempt, starts, strikes, version, epoch, fence, lease_until, fields
         )
+
+    def line(self) -> str:
+        """The record as Redis holds it."""
+        numbers = (
+            self.attempt,
+            self.starts,
+            self.strikes,
+            self.version,
+            self.epoch,
+            self.fence,
+            self.lease_until,
+        )
+        place = [self.fields[name] for name in _PLACE]
+        rest = [f"\n{name}={value}" for name, value in self.fields.items() if name not in _PLACE]
+        return " ".join((self.status, *map(str, numbers), *place)) + "".join(rest)
 
     def text(self, name: str) -> str | None:
         """A field that is set, else None: '' counts as absent."""
@@ -168,8 +195,37 @@ class Record:
 
     @property
     def task(self) -> str:
-        return self.fields.get("ta", "")
+        return self.fields["ta"]
 
     @property
     def lane(self) -> str:
-        return self.fields.get("la", "")
+        return self.fields["la"]
+
+    @property
+    def entry(self) -> tuple[str, str] | None:
+        """Kind of stream (a arrivals, r ready, q quarantine) and id of the entry; None: it has none."""
+        kind, _, entry = self.fields["en"].partition(":")
+        return (kind, entry) if entry else None
+
+    @property
+    def worker(self) -> str | None:
+        """Who holds the job, or held it last."""
+        return (self.text("ow") or "").partition(" ")[0] or None
+
+    @property
+    def started_at(self) -> int | None:
+        """When the latest attempt's handler began, as far as Redis has heard."""
+        started = self._settled(3)
+        return self.number("sa") if started is None else started
+
+    @property
+    def finished_at(self) -> int | None:
+        """When the job ended; None while it is open."""
+        if self.status not in TERMINAL:
+            return None
+        return self.number("fi") or self._settled(4)
+
+    def _settled(self, position: int) -> int | None:
+        words = (self.text("sd") or "").split(" ")
+        word = words[position] if len(words) > position else "-"
+        return None if word == "-" else int(word)

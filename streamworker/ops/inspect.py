@@ -82,9 +82,9 @@ async def report(queue: Queue, job_id: str) -> JobReport:
     """
     check_job_id(job_id)
     command = queue.caller.command
-    raw = pairs(await command("HGETALL", queue.keys.job(job_id)))
+    raw = await command("GET", queue.keys.job(job_id))
     try:
-        record = Record.parse(job_id, raw) if raw else None
+        record = None if raw is None else Record.parse(job_id, raw)
     except ValueError:  # unreadable: a claim will keep it as a dead letter, which says as much
         record = None
     if record is None:
@@ -110,10 +110,10 @@ async def report(queue: Queue, job_id: str) -> JobReport:
         error_class=error_class or None,
         error_code=error_code or None,
         error=None if succeeded else body.get(b"error", b"").decode("utf-8", "replace") or None,
-        result=_result(raw.get(b"re") or body.get(b"result") or b"") if succeeded else None,
+        result=_result((record.text("re") or "").encode() or body.get(b"result", b"")) if succeeded else None,
         enqueued_at=enqueued_at,
-        started_at=record.number("sa"),
-        finished_at=record.number("fi"),
+        started_at=record.started_at,
+        finished_at=record.finished_at,
         history=history,
     )
 
@@ -133,8 +133,8 @@ def _result(data: bytes) -> Any:
 async def _envelope(queue: Queue, record: Record, body: Mapping[bytes, bytes]) -> Envelope | None:
     """What the producer sent, from where it is by now: the entry, the body or the dead letter."""
     data = body.get(b"env", b"")
-    kind, _, entry = (record.text("en") or "").partition(" ")
-    if not data and entry and kind in STREAM_SUFFIX:
+    if not data and record.entry is not None:
+        kind, entry = record.entry
         found = await queue.caller.command("XRANGE", queue.keys.stream(record.lane, kind), entry, entry)
         data = pairs(found[0][1]).get(b"env", b"") if found else b""
     if not data and (letter_id := record.text("dq")):

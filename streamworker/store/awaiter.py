@@ -31,7 +31,7 @@ class Ended:
 
 async def look(caller: Caller, job_id: str, *, wait: bool = False) -> Ended | bool | None:
     """The outcome; None while the job is open; False when there is no record of it."""
-    reply = await caller.run(scripts.watch(job_id=job_id, wait=int(wait)))
+    reply = await caller.run(scripts.watch(clock="", job_id=job_id, wait=int(wait)))
     if reply == b"GONE":
         return False
     if reply == b"WAIT":

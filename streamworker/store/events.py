@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamworker.core.states import Status
 
@@ -33,21 +34,50 @@ def decode(fields: Mapping[bytes, bytes]) -> Iterator[Transition]:
     worker = fields.get(b"w", b"-").decode()
     script = fields.get(b"s", b"").decode()
     for line in fields.get(b"e", b"").decode().splitlines():
-        job_id, epoch, version, before, after, offset, attempt, fence, reason, *facts = line.split(" ")
+        yield from _line(line, at, None if worker == "-" else worker, script)
+
+
+def _line(line: str, at: int, worker: str | None, script: str) -> Iterator[Transition]:
+    """One line: the edge, and before it the start of a handler that a settle tells of as well (D20)."""
+    if line.split(" ", 2)[1] == "+":
+        yield _enqueued(line, at, worker, script)
+        return
+    job_id, before, after, attempt, _, _, version, epoch, fence, _, reason, *rest = line.split(" ")
+    facts = dict(fact.split("=", 1) for fact in rest)
+    held = facts.pop("fence", fence)  # the fence that ended: the token that follows has none
+    moment = at + int(facts.pop("at", "0"))
+    started = facts.pop("started", None)
+    common: dict[str, Any] = {"job_id": job_id, "epoch": int(epoch), "worker": worker, "script": script}
+    if started is not None:
         yield Transition(
-            job_id,
-            int(epoch),
-            int(version),
-            None if before == "-" else Status(before),
-            Status(after),
-            at + int(offset),
-            int(attempt),
-            int(fence),
-            reason,
-            None if worker == "-" else worker,
-            script,
-            dict(fact.split("=", 1) for fact in facts),
+            from_status=Status.CLAIMED,
+            to_status=Status.PROCESSING,
+            version=int(version) - 1,
+            at_ms=at + int(started),
+            attempt=int(attempt),
+            fence=int(held),
+            reason="started",
+            **common,
         )
+    yield Transition(
+        from_status=Status.PROCESSING if started is not None else Status(before),
+        to_status=Status(after),
+        version=int(version),
+        at_ms=moment,
+        attempt=int(attempt),
+        fence=int(held),
+        reason=reason,
+        facts=facts,
+        **common,
+    )
+
+
+def _enqueued(line: str, at: int, worker: str | None, script: str) -> Transition:
+    """The short line of a new job: id + task lane [name=value ...]."""
+    job_id, _, task, lane, *rest = line.split(" ")
+    facts = {"task": task, "lane": lane, **dict(fact.split("=", 1) for fact in rest)}
+    reason = "delayed" if "due" in facts else "enqueued"
+    return Transition(job_id, 0, 1, None, Status.QUEUED, at, 0, 0, reason, worker, script, facts)
 
 
 def pairs(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -14,7 +14,6 @@ from streamworker.store import scripts
 from streamworker.store.awaiter import Awaiter, Ended, look
 from streamworker.store.caller import Caller
 from streamworker.store.enqueuer import Enqueuer
-from streamworker.store.events import pairs
 from streamworker.store.keys import Keys
 
 
@@ -53,10 +52,10 @@ class Queue:
 
     async def record(self, job_id: str) -> Record:
         """The job's record. Raises JobNotFound."""
-        raw = await self.caller.command("HGETALL", self.keys.job(job_id))
-        if not raw:
+        raw = await self.caller.command("GET", self.keys.job(job_id))
+        if raw is None:
             raise JobNotFound(job_id)
-        return Record.parse(job_id, pairs(raw))
+        return Record.parse(job_id, raw)
 
     async def cancel(self, job_id: str, *, actor: str, epoch: int | None = None) -> str:
         """Cancel a job: OK (it was waiting), FLAGGED (its handler is told), ALREADY (it is over).

@@ -144,8 +144,8 @@ def session(*, worker: str, own: int, liveness_ms: int, rows: Iterable[Argument]
 
 
 @bound
-def watch(*, job_id: str, wait: int) -> Call:
-    return Call(lua.load("watch"), (job_id, wait))
+def watch(*, clock: str, job_id: str, wait: int) -> Call:
+    return Call(lua.load("watch"), (clock, job_id, wait))
 
 
 @bound
@@ -201,6 +201,8 @@ def mark_row(claim: Claim, started_ago_ms: int) -> tuple[Argument, ...]:
 
 def outcome_row(claim: Claim, outcome: Outcome, started_ago_ms: int | None) -> tuple[Argument, ...]:
     """An owner's settle row; `started_ago_ms` None: the handler did not run."""
+    if isinstance(outcome, Success):
+        return (f"S {claim.fence} {started_ago_ms or 0} {outcome.reason}", claim.job_id, outcome.result)
     ago = "-" if started_ago_ms is None else str(started_ago_ms)
     return _row(claim.job_id, f"{claim.fence} - {ago} own", outcome, claim.envelope)
 
@@ -212,8 +214,8 @@ def recovery_row(candidate: Candidate, outcome: Retry | Fail) -> tuple[Argument,
 
 def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argument, ...]:
     match outcome:
-        case Success(result, reason):
-            return (f"S {who} {reason} - - 0 -", job_id, result)
+        case Success():
+            raise TypeError(f"job {job_id}: only a worker whose handler returned can report a success")
         case Retry(delay_ms, error_class, code, error, policy, reason):
             head = f"R {who} {reason} {error_class} {code} {delay_ms} {policy}"
             return (head, job_id, error.encode(), envelope)
