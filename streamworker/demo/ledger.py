@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL, Reason, Status
 from streamworker.ops import dlq
 from streamworker.store.events import Transition, decode, pairs
@@ -133,11 +134,11 @@ async def read_statuses(queue: Queue, ids: Collection[str]) -> dict[str, Status 
     wanted = list(ids)
     for start in range(0, len(wanted), CHUNK):
         chunk = wanted[start : start + CHUNK]
-        tokens = await asyncio.gather(
-            *(queue.caller.command("HGET", queue.keys.job(job_id), "st") for job_id in chunk)
+        records = await asyncio.gather(
+            *(queue.caller.command("GET", queue.keys.job(job_id)) for job_id in chunk)
         )
-        for job_id, token in zip(chunk, tokens, strict=True):
-            statuses[job_id] = Status(token.split(b" ")[0].decode()) if token else None
+        for job_id, raw in zip(chunk, records, strict=True):
+            statuses[job_id] = None if raw is None else Record.parse(job_id, raw).status
     return statuses
 
 

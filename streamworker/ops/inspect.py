@@ -257,10 +257,13 @@ async def _head_of(queue: Queue, lane: str, kind: str) -> int | None:
     start = f"({groups[0][b'last-delivered-id'].decode()}" if groups else "-"
     for entry, fields in await command("XRANGE", stream, start, "+", "COUNT", HEADS):
         job_id = pairs(fields)[b"id"].decode()
-        token, at, place = await command("HMGET", queue.keys.job(job_id), "st", "at", "en")
-        waits = (token or b"").split(b" ")[0].decode() in WAITING
-        if waits and at and place == f"{kind} {entry.decode()}".encode():
-            return int(at)
+        raw = await command("GET", queue.keys.job(job_id))
+        try:
+            record = None if raw is None else Record.parse(job_id, raw)
+        except ValueError:  # unreadable: a claim will bury it
+            continue
+        if record is not None and record.status in WAITING and record.entry == (kind, entry.decode()):
+            return record.number("at")
     return None
 
 

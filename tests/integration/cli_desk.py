@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from streamworker.cli.main import app
 from streamworker.client import Options, new_job
-from streamworker.core.job import Claim
+from streamworker.core.job import Claim, Record
 from streamworker.core.outcome import Fail, Outcome
 from streamworker.core.states import ErrorClass
 from streamworker.store import scripts
@@ -135,6 +135,11 @@ class Desk:
         """The jobs that have a dead letter."""
         return [fields[b"id"].decode() for _, fields in self.redis.xrange(self.keys.dlq)]
 
+    def record(self, job_id: str) -> Record | None:
+        """The job's record as Redis holds it."""
+        raw = self.redis.get(self.keys.job(job_id))
+        return None if raw is None else Record.parse(job_id, raw)
+
     def status(self, job_id: str) -> str:
-        token = self.redis.hget(self.keys.job(job_id), "st")
-        return "missing" if token is None else str(token.split(b" ")[0].decode())
+        record = self.record(job_id)
+        return "missing" if record is None else str(record.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -97,6 +98,14 @@ def test_a_key_with_other_arguments_names_its_holder_and_enqueues_nothing(desk: 
 
     assert f"held by job {holder} with other arguments" in line
     assert [claim.job_id for claim in desk.claim(5)] == [holder]
+
+
+def test_the_option_wins_over_the_environment(desk: Desk) -> None:
+    job_id = desk.call("enqueue", "add", "--app", f"{desk.namespace}-other").stdout.strip()
+
+    assert desk.status(job_id) == "missing"
+    with Desk(desk.url, f"{desk.namespace}-other") as other:
+        assert other.status(job_id) == "queued"
 
 
 # --- jobs show -------------------------------------------------------------------------------------------
@@ -278,7 +287,10 @@ def test_a_trimmed_log_makes_the_history_incomplete(desk: Desk) -> None:
 def test_history_is_found_whatever_the_ids_of_the_log_say(desk: Desk) -> None:
     job_id = desk.put()
     # The clock was an hour ahead when the job was enqueued: its moves lie before where one would look first.
-    desk.redis.hset(desk.keys.job(job_id), "at", round(time.time() * 1000) + 3_600_000)
+    record = desk.record(job_id)
+    assert record is not None
+    later = record.fields | {"at": str(round(time.time() * 1000) + 3_600_000)}
+    desk.redis.set(desk.keys.job(job_id), dataclasses.replace(record, fields=later).line())
 
     shown = desk.json("jobs", "show", job_id)
 
@@ -296,6 +308,17 @@ def test_history_is_found_among_many_entries(desk: Desk) -> None:
 
     assert [row["version"] for row in shown["history"]] == [1, 2, 3, 4]
     assert shown["history_complete"]
+
+
+def test_a_job_whose_record_cannot_be_read_is_told_from_the_log(desk: Desk) -> None:
+    job_id = desk.put("add", lane="priority")
+    desk.redis.set(desk.keys.job(job_id), "nonsense")
+
+    shown = desk.json("jobs", "show", job_id)
+
+    assert (shown["status"], shown["task"], shown["lane"]) == ("queued", "add", "priority")
+    assert desk.json("lanes")[0]["oldest_age_seconds"] is None
+    desk.redis.delete(desk.keys.job(job_id))
 
 
 @pytest.mark.parametrize("command", [("jobs", "show"), ("jobs", "cancel")])
@@ -337,18 +360,20 @@ def test_cancelling_a_job_that_runs_tells_its_handler(desk: Desk) -> None:
     assert "its handler is told" in desk.call("jobs", "cancel", job_id).stdout
 
     assert desk.status(job_id) == "processing"
-    assert desk.redis.hget(desk.keys.job(job_id), "cx") == b"cancelled"
+    flagged = desk.record(job_id)
+    assert flagged is not None
+    assert flagged.text("cx") == "cancelled"
     assert desk.json("jobs", "cancel", job_id)["outcome"] == "flagged"
 
 
 def test_cancelling_a_job_that_is_over_fails_and_changes_nothing(desk: Desk) -> None:
     job_id = desk.put()
     desk.settle(desk.claim()[0], Success(b""))
-    before = desk.redis.hgetall(desk.keys.job(job_id))
+    before = desk.record(job_id)
 
     assert "is over already: succeeded" in desk.refused("jobs", "cancel", job_id)
 
-    assert desk.redis.hgetall(desk.keys.job(job_id)) == before
+    assert desk.record(job_id) == before
 
 
 # --- lanes -----------------------------------------------------------------------------------------------
