@@ -1,7 +1,7 @@
 """Reads the documentation for its tests, and writes the blocks that are made from the code.
 
 Blocks between `<!-- generated: name -->` and `<!-- end -->` are such. After a change of the code,
-`UPDATE_DOCS=1 pytest tests/unit/test_docs_reference.py` writes them anew.
+`UPDATE_DOCS=1 pytest tests/unit -k docs` writes them anew.
 """
 
 from __future__ import annotations
@@ -49,6 +49,4 @@ def check_generated(page: str, name: str, expected: str) -> None:
     if os.environ.get("UPDATE_DOCS") == "1":
         path.write_text(fresh, encoding="utf-8")
     else:
-        assert text == fresh, (
-            f"docs/{page} is out of date: UPDATE_DOCS=1 pytest tests/unit/test_docs_reference.py"
-        )
+        assert text == fresh, f"docs/{page} is out of date: UPDATE_DOCS=1 pytest tests/unit -k docs"

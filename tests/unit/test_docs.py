@@ -86,6 +86,19 @@ def test_every_rule_that_is_cited_can_be_looked_up(letter: str, last: int, page:
     assert {(number, page_id(path)) for number, path in cited if number not in numbers} == set()
 
 
+def test_every_decision_that_is_cited_is_there_and_listed() -> None:
+    pages = {path.name[:4]: path.name for path in (REPOSITORY / "docs" / "decisions").glob("[0-9]*.md")}
+    cited = {
+        (number, page_id(path))
+        for path in sources()
+        for number in re.findall(r"decisions?[/ ](\d{4})", path.read_text(encoding="utf-8"))
+    }
+
+    assert {(number, path) for number, path in cited if number not in pages} == set()
+    assert sorted(pages) == [f"{number:04d}" for number in range(1, len(pages) + 1)]
+    assert set(re.findall(r"\]\((\d[\w-]+\.md)\)", text_of("decisions/README.md"))) == set(pages.values())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_python_in_the_text_compiles(page: Path) -> None:
     for language, body in FENCE.findall(page.read_text(encoding="utf-8")):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import typer
 
-import streamworker
-from streamworker.cli.main import app
 from streamworker.core import states
 from streamworker.core.errors import RESERVED_CODES
+from streamworker.core.job import Record
 from streamworker.core.states import QUIET_CODES, TRANSITIONS, Disposition, Reason, Status
 from streamworker.store import lua
+from streamworker.store.events import decode
 from streamworker.store.keys import CATALOGUE
 from tests.unit.documentation import FENCE, REPOSITORY, check_generated, first_column, section, text_of
 
+#: A state token.
+TOKEN = ["claimed", "1", "2", "3", "4", "5", "6", "7"]
 LUA = REPOSITORY / "lua"
-#: Between the processes of the demo; no setting.
-INTERNAL_VARIABLES = {"STREAMWORKER_DEMO_LEASHED"}
 
 
 # --- states and codes ------------------------------------------------------------------------------------
@@ -119,16 +114,46 @@ def lua_text() -> str:
 
 
 def test_every_field_of_the_record_is_described() -> None:
-    text = lua_text()
-    written = set(re.findall(r"put\(rec, '(\w+)'", text)) | set(re.findall(r"^  +set\('(\w\w)'", text, re.M))
-    written |= set(re.findall(r"HINCRBY', key, '(\w\w)'", text))
-    for row in re.findall(r"local w = \{([^}]*)\}", text):
-        written |= set(re.findall(r"'(\w\w)'", row))
-    assert {"st", "la", "wo", "wa", "kf"} <= written, "the search for written fields finds too little"
+    names = re.search(r"local NAMES = \{([^}]*)\}", lua_text())
+    assert names
+    listed = re.findall(r"'(\w\w)'", names[1])
+    written = set(re.findall(r"put\(rec, '(\w+)'", lua_text())) | set(
+        re.findall(r"^ +set\('(\w+)'", lua_text(), re.M)
+    )
+    assert {"ow", "ky", "dq"} <= written, "the search for written fields finds too little"
 
-    described = first_column(section(text_of("reference/record.md"), r"## Fields of job:\<id\>"))
+    assert first_column(section(text_of("reference/record.md"), "## The other lines")) == listed
+    assert written <= set(listed)
 
-    assert sorted(described) == sorted({*written, "st"})
+
+def test_the_first_line_of_the_record_is_described() -> None:
+    shown = FENCE.search(section(text_of("reference/record.md"), "## The first line"))
+    assert shown
+    words = shown[2].split()
+    line = dict(zip(words, [*TOKEN, "a:1-0", "normal", "pack", "8"], strict=True))
+
+    record = Record.parse("id", " ".join(line.values()).encode())
+
+    assert {name: str(getattr(record, name)) for name in words[:8]} == dict(list(line.items())[:8])
+    assert (record.entry, record.lane, record.task) == (("a", "1-0"), "normal", "pack")
+    assert record.number("at") == 8
+
+
+def test_the_lines_of_the_log_are_described() -> None:
+    text = text_of("reference/events.md")
+    new, moved = (body.split()[:-2] for _, body in FENCE.findall(section(text, "## A line")))
+    facts = set(first_column(section(text, "## A line")))
+    written = set(re.findall(r" (\w+)=(?:'|%[sd])", lua_text())) - {"task", "lane"}
+    assert {"class", "due", "started"} <= written, "the search for written facts finds too little"
+
+    lines = " ".join(new) + "\n" + " ".join(["id", "queued", *TOKEN, "claimed"])
+    (enqueued, claimed) = decode({b"t": b"9", b"e": lines.encode()})
+    assert (enqueued.facts, enqueued.version) == ({"task": "task", "lane": "lane"}, 1)
+    assert (claimed.attempt, claimed.version, claimed.epoch, claimed.fence) == (1, 4, 5, 6)
+    first_line = FENCE.search(section(text_of("reference/record.md"), "## The first line"))
+    assert first_line
+    assert moved == ["id", "from", *first_line[2].split()[:8], "reason"]
+    assert facts == written
 
 
 def test_every_field_of_the_body_is_described() -> None:
@@ -221,177 +246,3 @@ def test_every_word_that_a_script_replies_is_explained() -> None:
     }
 
     assert words - enqueue - told == explained
-
-
-# --- settings and API ------------------------------------------------------------------------------------
-
-
-def test_every_environment_variable_is_described() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "streamworker").rglob("*.py"))
-    used = set(re.findall(r"STREAMWORKER_[A-Z_]+[A-Z]", code))
-    used |= {f"STREAMWORKER_{name}" for name in re.findall(r"given\(\"(\w+)\"", code)}
-    used -= INTERNAL_VARIABLES
-
-    described = first_column(section(text_of("reference/settings.md"), "## Environment"))
-
-    assert {name for name in described if name.startswith("STREAMWORKER_")} == used
-
-
-def test_the_options_of_a_task_are_all_described() -> None:
-    options = inspect.signature(streamworker.App._register).parameters
-    described = first_column(section(text_of("reference/settings.md"), "## Per task"))
-
-    assert set(described) == {name for name in options if name not in ("self", "handler")}
-
-
-def stubs() -> dict[str, ast.ClassDef]:
-    tree = [ast.parse(body) for language, body in FENCE.findall(text_of("reference/api.md")) if language]
-    return {node.name: node for module in tree for node in module.body if isinstance(node, ast.ClassDef)}
-
-
-def shape(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str, str, str]]:
-    """Name, kind and default of each parameter of a stub."""
-    scope: dict[str, Any] = {}
-    plain = ast.unparse(function).replace("async def", "def", 1)
-    lines = [line for line in plain.splitlines() if not line.startswith("@")]
-    # Defaults become their own text; annotations are not looked at.
-    tree = ast.parse("\n".join(lines))
-    (definition,) = tree.body
-    assert isinstance(definition, ast.FunctionDef)
-    arguments = definition.args
-    for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-        each.annotation = None
-    for each in filter(None, [arguments.vararg, arguments.kwarg]):
-        each.annotation = None
-    definition.returns = None
-    arguments.defaults = [ast.Constant(ast.unparse(default)) for default in arguments.defaults]
-    arguments.kw_defaults = [
-        None if default is None else ast.Constant(ast.unparse(default)) for default in arguments.kw_defaults
-    ]
-    exec(compile(ast.fix_missing_locations(tree), "api.md", "exec"), scope)
-    return [
-        (name, parameter.kind.name, "" if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(scope[definition.name]).parameters.items()
-    ]
-
-
-def real_shape(function: Any) -> list[tuple[str, str, str]]:
-    return [
-        (
-            name,
-            parameter.kind.name,
-            "" if parameter.default is inspect.Parameter.empty else shown_default(parameter.default),
-        )
-        for name, parameter in inspect.signature(function).parameters.items()
-    ]
-
-
-def shown_default(value: object) -> str:
-    return "Options()" if isinstance(value, streamworker.Options) else repr(value)
-
-
-METHODS = [
-    (class_name, node.name)
-    for class_name, class_node in stubs().items()
-    for node in class_node.body
-    if (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list)
-    or (isinstance(node, ast.FunctionDef) and ast.unparse(node.decorator_list[0]) == "classmethod")
-]
-
-
-@pytest.mark.parametrize(("class_name", "method"), METHODS)
-def test_a_described_signature_is_the_real_one(class_name: str, method: str) -> None:
-    node = next(
-        each
-        for each in stubs()[class_name].body
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == method
-    )
-    function = inspect.getattr_static(getattr(streamworker, class_name), method)
-    function = function.__func__ if isinstance(function, classmethod) else function
-
-    assert shape(node) == real_shape(function)
-    assert isinstance(node, ast.AsyncFunctionDef) == inspect.iscoroutinefunction(function)
-
-
-def test_every_public_name_is_described() -> None:
-    text = text_of("reference/api.md")
-
-    described = (
-        set(stubs())
-        | set(re.findall(r"`([A-Z]\w+)`", text))
-        | set(re.findall(r"`streamworker\.(\w+)`", text))
-    )
-
-    assert set(streamworker.__all__) - described == set()
-    assert set(stubs()) - set(streamworker.__all__) == set()
-
-
-@pytest.mark.parametrize("class_name", ["Context", "JobView", "Job", "App", "Task"])
-def test_the_described_attributes_are_there(class_name: str) -> None:
-    described = [each.target for each in stubs()[class_name].body if isinstance(each, ast.AnnAssign)]
-    cls = getattr(streamworker, class_name)
-    set_in_init = set(re.findall(r"self\.(\w+)\b.*? = ", inspect.getsource(cls)))
-    there = set(getattr(cls, "__dataclass_fields__", ())) | set(getattr(cls, "__slots__", ())) | set_in_init
-
-    assert described
-    assert {ast.unparse(target) for target in described} - there == set()
-
-
-def test_the_described_facts_of_an_error_are_its_attributes() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| .* \| (.*)\|$", section(text_of("reference/api.md"), "## Errors"), re.M
-    )
-    errors = {
-        name
-        for name in streamworker.__all__
-        if isinstance(cls := getattr(streamworker, name), type) and issubclass(cls, Exception)
-    }
-    raised = {"TransientError", "PersistentError", "RetryAfter", "Cancel", "StreamworkerError"}
-
-    assert {name for name, _ in rows} == errors - raised
-    for name, facts in rows:
-        source = inspect.getsource(getattr(streamworker, name))
-        assert set(re.findall(r"`(\w+)`", facts)) == set(re.findall(r"self\.(\w+) = ", source)), name
-
-
-# --- commands --------------------------------------------------------------------------------------------
-
-
-def leaves(command: Any, path: tuple[str, ...] = ("streamworker",)) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, child in getattr(command, "commands", {}).items():
-        yield from leaves(child, (*path, name))
-    if not hasattr(command, "commands"):
-        yield path, command
-
-
-def command_section(path: tuple[str, ...], command: Any) -> str:
-    """A command as its help says."""
-    positional = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
-    usage = [
-        " ".join(path),
-        *(each.metavar if each.required else optional(each.metavar) for each in positional),
-    ]
-    text = [f"### {' '.join(path[1:])}", "", "```text", *[" ".join([*usage, "[OPTIONS]"])], "```", ""]
-    text += [" ".join(part.split()) + "\n" for part in command.help.split("\n\n")]
-    text += ["| | |", "| --- | --- |"]
-    text += [f"| `{each.metavar}` | {each.help} |" for each in positional]
-    text += [f"| `{written(each)}` | {each.help or ''} |" for each in options]
-    return "\n".join(text)
-
-
-def optional(metavar: str) -> str:
-    return metavar if metavar.startswith("[") else f"[{metavar}]"
-
-
-def written(option: Any) -> str:
-    names = ", ".join(option.opts)
-    if option.is_flag:
-        return names
-    return f"{names} {option.metavar or option.name.upper()}"
-
-
-def test_every_command_is_described_as_its_help_says() -> None:
-    text = "\n\n".join(command_section(*leaf) for leaf in leaves(typer.main.get_command(app)))
-
-    check_generated("reference/cli.md", "commands", text)
