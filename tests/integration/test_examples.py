@@ -7,6 +7,7 @@ with what they print. In what is expected, `…` stands for anything.
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -19,10 +20,10 @@ from typing import Any, Self
 
 import pytest
 
-from streamworker import App, Context
+from streamworker import App, Context, Retry, TransientError
 from tests.integration.serving import serving
 from tests.processes import REPOSITORY, WorkerProcess
-from tests.servers import BenchServer
+from tests.servers import BenchServer, ServerFactory, async_client
 from tests.waiting import wait_until
 
 DOCS = REPOSITORY / "docs"
@@ -343,3 +344,29 @@ def test_the_test_files_of_the_page_on_testing_pass(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b3 passed", done.stdout)
+
+
+async def test_the_redis_user_of_the_page_on_deploying_may_do_all_that_is_needed(
+    own_valkey: ServerFactory, namespace: str
+) -> None:
+    page = DOCS / "how-to" / "deploy-and-shut-down.md"
+    (rule,) = [line for body in blocks(page, "text") for line in body.splitlines() if "SETUSER" in line]
+    server = own_valkey()
+    app = App("shop", redis_url=f"redis://shop:secret@127.0.0.1:{server.port}/0", lease="1s")
+
+    @app.task(retry=Retry.schedule("50ms"), key="order:{order}")
+    async def charge(ctx: Context, order: int) -> int:
+        if ctx.attempt == 1:
+            raise TransientError("no answer")
+        await asyncio.sleep(0.5)  # some heartbeats and sweeps
+        return order
+
+    client: Any = async_client(server.url)
+    async with client as admin, app:
+        await admin.execute_command(*rule.split())
+        async with serving(app):
+            job = await charge.options(delay="50ms").enqueue(7)
+            assert await job.result(timeout="10s") == 7
+            assert not await job.cancel()
+
+        assert await admin.execute_command("ACL", "LOG") == []
