@@ -83,11 +83,12 @@ local function write_record(row, entry)
     set('du', row.due)
     set('di', 'SCHEDULED ' .. row.due)
   end
-  redis.call('SET', JOB .. row.id, NEW .. ' ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+  -- The record last: until it is there, its key counts as free and its deadline names nobody.
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
-    redis.call('SET', KEY .. row.key, format('%s %s open', row.id, row.fingerprint))
+    redis.call('SET', KEY .. row.key, row.id .. ' ' .. row.fingerprint .. ' open')
   end
+  redis.call('SET', JOB .. row.id, NEW .. ' ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
 end
 
 local replies = {}

@@ -30,6 +30,12 @@ for i = 4, #ARGV do
     if rec.lease <= now and not held_back and not entry_stands(rec) then
       found[#found + 1] = candidate(rec)
     end
+  elseif rec and not rec.bad and not WAITING[rec.status] then
+    if redis.call('PTTL', JOB .. rec.id) == -1 or redis.call('PTTL', BODY .. rec.id) == -1 then
+      touch(rec)                         -- over, but it would stay for ever
+      effect(rec)
+      rec.retire = true
+    end
   elseif rec and not rec.bad and WAITING[rec.status] and not entry_stands(rec)
     and not redis.call('ZSCORE', SCHEDULE, rec.id) then
     mended = mended + 1

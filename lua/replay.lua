@@ -7,7 +7,8 @@ local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log
 local retention_ms = ARGV[3]             -- how long a finished record stays
--- rows: letter id epoch
+-- rows: letter id epoch task
+-- `task` is what the envelope says, for a dead letter whose record could not be read; else '-'.
 local script = 'replay'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
@@ -51,7 +52,7 @@ local function reserve_key(rec)          -- nil, or who has it by now
   return nil
 end
 
-local function replay(letter, id, epoch)
+local function replay(letter, id, epoch, task)
   local dead = dead_letter(letter)
   local rec = load(id)
   if not dead or dead.id ~= id then return rec and 'ALREADY' or 'GONE' end
@@ -59,7 +60,8 @@ local function replay(letter, id, epoch)
   if rec and (rec.bad or rec.status ~= 'failed_terminal' or rec.epoch ~= tonumber(epoch)) then
     return 'ALREADY'
   end
-  if (dead.task or '') == '' or (dead.env or '') == '' then return 'GONE' end
+  if (dead.task or '') == '' then dead.task = task end
+  if dead.task == '-' or (dead.env or '') == '' then return 'GONE' end
   rec = rec or revive(id, dead)
   local holder = reserve_key(rec)
   if holder then return 'KEY_TAKEN ' .. holder end
@@ -75,8 +77,8 @@ local function replay(letter, id, epoch)
 end
 
 local replies = {}
-for i = 4, #ARGV, 3 do
-  replies[#replies + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+for i = 4, #ARGV, 4 do
+  replies[#replies + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 if #letters > 0 then
   commit()

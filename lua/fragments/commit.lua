@@ -71,8 +71,8 @@ local function clean_up()
   for stream, ids in pairs(acks) do
     for i = 1, #ids, CHUNK do
       local last = math.min(i + CHUNK - 1, #ids)
+      redis.call('XDEL', stream, unpack(ids, i, last))     -- a pending id without entry is found again (R1)
       redis.call('XACK', stream, 'workers', unpack(ids, i, last))
-      redis.call('XDEL', stream, unpack(ids, i, last))
     end
   end
 end

@@ -47,7 +47,7 @@ end
 local function succeed(rec, reason, result, by)
   rec.strikes = 0
   transition(rec, 'succeeded', reason, close_claim(rec, 'succeeded', by))
-  if #result > SMALL then
+  if #result > SMALL or string.find(result, '\n', 1, true) then
     effect(rec)
     rec.body = { 'result', result }
   elseif result ~= '' then

@@ -22,10 +22,15 @@ local function settled_before(rec, fence)
   return 'STALE'
 end
 
+local function refusal(rec, fence)       -- the reply when the claim is not this fence's (any more), else nil
+  if rec.bad or not HELD[rec.status] or rec.fence_text ~= fence then return settled_before(rec, fence) end
+  return nil
+end
+
 local function begin(rec, started_ago)   -- claimed -> processing, in the line of the outcome that follows
   local ago = tonumber(started_ago) or 0
   step(rec, 'processing')
-  rec.begun = text_of[-ago]
+  rec.begun, rec.tried = text_of[-ago], rec.attempt
   rec.since = text_of[now - ago]
 end
 
@@ -64,7 +69,8 @@ local function settle_success(head, id, result)
   if not fence then error('settle row cannot be read: ' .. head) end
   local rec = load(id)
   if not rec then return 'GONE' end
-  if rec.bad or rec.fence_text ~= fence or not HELD[rec.status] then return settled_before(rec, fence) end
+  local refused = refusal(rec, fence)
+  if refused then return refused end
   if rec.status == 'claimed' then begin(rec, started_ago) end
   if rec.ut and rec.ut ~= '' then put(rec, 'ut', '') end
   succeed(rec, reason, result, 'own')
@@ -86,7 +92,8 @@ local function settle_row(head, id, text, env)
   if not kind then error('settle row cannot be read: ' .. head) end
   local rec = load(id)
   if not rec then return 'GONE' end
-  if rec.bad or rec.fence_text ~= fence or not HELD[rec.status] then return settled_before(rec, fence) end
+  local refused = refusal(rec, fence)
+  if refused then return refused end
   local recovered = by == 'recovered'
   if recovered and (rec.lease > now or rec.version ~= tonumber(version)) then return 'STALE' end
   if kind == 'M' then return settle_mark(rec, started_ago) end

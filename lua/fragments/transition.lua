@@ -29,6 +29,7 @@ local function transition(rec, to, reason, facts)
   rec.token = token
   if rec.begun then                      -- the line stands for claimed -> processing as well (D20)
     from, facts = 'claimed', (facts or '') .. ' started=' .. rec.begun
+    if rec.tried ~= rec.attempt then facts = facts .. ' tried=' .. text_of[rec.tried] end
     rec.begun = nil
   end
   lines[#lines + 1] = rec.id .. ' ' .. from .. ' ' .. token .. ' ' .. reason .. (facts or '')

@@ -12,7 +12,7 @@ the slots that a lane lacks decide, and starts that it is owed shift them by one
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,6 +95,11 @@ class State:
     owed: Mapping[str, float] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     phase: Mapping[str, int] = field(default_factory=dict)
+
+    def woken(self, lanes: Collection[str] | None = None) -> State:
+        """The state after word that these lanes (None: all) may have work again."""
+        idle = frozenset() if lanes is None else self.idle.difference(lanes)
+        return State(self.owed, idle, self.phase)
 
 
 class PlanRow(NamedTuple):

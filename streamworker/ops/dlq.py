@@ -16,6 +16,7 @@ from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope
 from streamworker.ops.history import iso
 from streamworker.store import scripts
+from streamworker.store.connection import Argument
 from streamworker.store.events import pairs
 from streamworker.store.queue import Queue
 
@@ -33,6 +34,13 @@ class DeadLetterNotFound(StreamworkerError):
         super().__init__(
             f"job {job_id} has no dead letter; `streamworker jobs show {job_id}` says what it is"
         )
+
+
+def _task_of(envelope: bytes) -> str:
+    try:
+        return Envelope.decode(envelope).task
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,8 @@ class DeadLetter:
     def parse(cls, letter: bytes, flat: list[bytes]) -> DeadLetter:
         """From one entry of XRANGE."""
         raw = {name.decode(): value for name, value in pairs(flat).items()}
+        if not raw.get("task"):  # its record could not be read
+            raw["task"] = _task_of(raw.get("env", b"")).encode()
 
         def text(name: str) -> str:
             return raw.get(name, b"").decode("utf-8", "replace")
@@ -283,7 +293,7 @@ async def replay(
     chosen, skipped = await _choose(queue, which, judge)
     if dry_run:
         return Moved(len(chosen), 0, tuple(skipped))
-    replies = await _move(queue, chosen, actor, scripts.replay)
+    replies = await _move(queue, chosen, actor, scripts.replay, _replay_row)
     return _moved(chosen, replies, skipped)
 
 
@@ -298,24 +308,20 @@ async def discard(
     chosen, skipped = await _choose(queue, which, judge)
     if dry_run:
         return Moved(len(chosen), 0, tuple(skipped))
-    replies = await _move(queue, chosen, actor, scripts.discard)
+    replies = await _move(queue, chosen, actor, scripts.discard, _name_row)
     return _moved(chosen, replies, skipped)
-
-
-#: Letter, job and epoch: what a script needs to know which letter is meant.
-_Name = tuple[str, str, int]
 
 
 async def _choose(
     queue: Queue, which: Collection[str] | Filters, judge: Callable[[DeadLetter], Any]
-) -> tuple[list[_Name], list[Skipped]]:
-    chosen: list[_Name] = []
+) -> tuple[list[DeadLetter], list[Skipped]]:
+    chosen: list[DeadLetter] = []
     skipped: list[Skipped] = []
 
     async def look(letter: DeadLetter) -> None:
         refused = await judge(letter)
         if refused is None:
-            chosen.append((letter.letter, letter.job_id, letter.epoch))
+            chosen.append(letter)
         else:
             skipped.append(refused)
 
@@ -354,28 +360,41 @@ def _taken_by(job_id: str, holder: str) -> Skipped:
     return Skipped(job_id, "key_taken", f"its key is held by job {holder}")
 
 
+def _name_row(letter: DeadLetter) -> tuple[Argument, ...]:
+    """Which letter is meant: another epoch of the same job is another letter (D23)."""
+    return letter.letter, letter.job_id, letter.epoch
+
+
+def _replay_row(letter: DeadLetter) -> tuple[Argument, ...]:
+    return *_name_row(letter), letter.task or "-"
+
+
 async def _move(
-    queue: Queue, chosen: Sequence[_Name], actor: str, script: Callable[..., scripts.Call]
+    queue: Queue,
+    chosen: Sequence[DeadLetter],
+    actor: str,
+    script: Callable[..., scripts.Call],
+    row: Callable[[DeadLetter], Sequence[Argument]],
 ) -> list[str]:
     replies: list[str] = []
     for start in range(0, len(chosen), BATCH):
-        rows = [word for name in chosen[start : start + BATCH] for word in name]
+        rows = [word for letter in chosen[start : start + BATCH] for word in row(letter)]
         call = script(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
         replies.extend(reply.decode() for reply in await queue.run(call))
     return replies
 
 
-def _moved(chosen: Sequence[_Name], replies: Sequence[str], skipped: list[Skipped]) -> Moved:
+def _moved(chosen: Sequence[DeadLetter], replies: Sequence[str], skipped: list[Skipped]) -> Moved:
     moved = 0
-    for (_, job_id, _), reply in zip(chosen, replies, strict=True):
+    for letter, reply in zip(chosen, replies, strict=True):
         word, _, rest = reply.partition(" ")
         match word:
             case "OK":
                 moved += 1
             case "KEY_TAKEN":
-                skipped.append(_taken_by(job_id, rest))
+                skipped.append(_taken_by(letter.job_id, rest))
             case "ALREADY":
-                skipped.append(Skipped(job_id, "already", "somebody else dealt with it"))
+                skipped.append(Skipped(letter.job_id, "already", "somebody else dealt with it"))
             case _:
-                skipped.append(Skipped(job_id, "gone", "the letter cannot be read any more"))
+                skipped.append(Skipped(letter.job_id, "gone", "the letter cannot be read any more"))
     return Moved(len(chosen), moved, tuple(skipped))

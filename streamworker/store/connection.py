@@ -13,7 +13,6 @@ import os
 import time
 from collections import deque
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
 
 import hiredis
 
@@ -39,12 +38,14 @@ class NoScript(ReplyError):
 
 def redact(url: str) -> str:
     """The URL without its password, for messages and logs (R28)."""
-    parts = urlsplit(url)
-    if parts.password is None and "password=" not in parts.query:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    user = f"{parts.username}:***@" if parts.username else ":***@"
-    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))
+    scheme, separator, rest = url.partition("://")
+    if "@" not in rest:  # no user and no password, unless the query has one
+        return url.partition("?")[0] if "password=" in rest else url
+    # The last @ ends the password, whatever it is made of: one with a bare / or # is no valid URL, and must
+    # not be shown for that reason.
+    before, _, host = rest.rpartition("@")
+    user = before.partition(":")[0] if ":" in before else ""
+    return f"{scheme}{separator}{user}:***@{host.partition('?')[0]}"
 
 
 def _options(timeout: float) -> dict[str, Any]:
@@ -70,11 +71,11 @@ def check_url(url: str) -> None:
         redis.ConnectionPool.from_url(url)
     except ValueError as error:
         # redis-py's message may quote the URL, and a URL may hold a password
-        detail = str(error).split(url)[0].strip() if url and url in str(error) else str(error)
-        raise ServerUnsuitable(
-            f"{redact(url)!r} is not a Redis URL: {detail}",
-            "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket",
-        ) from None
+        detail = "is not a Redis URL" if "@" in url else f"is not a Redis URL: {error}"
+        remedy = "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket"
+        if "@" in url:
+            remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
+        raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
 
 
 def _lost(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
@@ -245,30 +246,48 @@ class SyncLink:
         self.url = url
         self.timeout = timeout
         self._connection: Any = None
+        self._reader = hiredis.Reader(replyError=_reply_error)
 
     def __repr__(self) -> str:
         return f"<SyncLink {redact(self.url)}>"
 
     def call(self, *arguments: Argument) -> Any:
         """Send one command and wait for its reply. Raises ConnectionLost or ReplyError."""
-        import redis
-        from redis.exceptions import RedisError, ResponseError
-
         try:
-            if self._connection is None:
-                check_url(self.url)
-                pool = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
-                self._connection = pool.make_connection()
-                self._connection.connect()
-            self._connection.send_packed_command([hiredis.pack_command(cast(Any, arguments))])
-            return self._connection.read_response()
-        except ResponseError as error:
-            # redis-py strips the word NOSCRIPT from the message, but has a class for it
-            missing = type(error).__name__ == "NoScriptError"
-            raise (NoScript if missing else ReplyError)(str(error)) from None
-        except (RedisError, OSError) as error:
+            reply = self._exchange(hiredis.pack_command(cast(Any, arguments)))
+        except OSError as error:
             self.close()
             raise _lost(self.url, error) from None
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _exchange(self, command: bytes) -> Any:
+        if self._connection is None:
+            self._connect()
+        socket = self._connection._sock
+        socket.sendall(command)
+        while (reply := self._reader.gets()) is False:
+            data = socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("closed by the server")
+            self._reader.feed(data)
+        return reply
+
+    def _connect(self) -> None:
+        import redis
+        from redis.exceptions import RedisError
+
+        check_url(self.url)
+        pool: Any = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
+        connection = pool.make_connection()
+        try:
+            connection.connect()
+        except RedisError as error:
+            raise _lost(self.url, error) from None
+        # redis-py did the handshake; from here on the socket is ours alone.
+        self._connection = connection
+        self._reader = hiredis.Reader(replyError=_reply_error)
 
     def script(self, script: Script, tag: str, *argv: Argument) -> Any:
         """Run one script, loading it when the server does not know it (R29)."""

@@ -113,10 +113,18 @@ class Enqueuer:
         async def send(chunk: list[_Waiting]) -> list[Placed]:
             async with window:
                 self._send(chunk)
-                return [await future for _, future in chunk]
+                await asyncio.wait([future for _, future in chunk])
+                errors = [future.exception() for _, future in chunk]  # retrieved, all of them
+                for error in errors:
+                    if error is not None:
+                        raise error
+                return [future.result() for _, future in chunk]
 
-        placed = await asyncio.gather(*(send(chunk) for chunk in chunks))
-        return [one for chunk in placed for one in chunk]
+        placed = await asyncio.gather(*(send(chunk) for chunk in chunks), return_exceptions=True)
+        for part in placed:
+            if isinstance(part, BaseException):
+                raise part
+        return [one for part in placed if not isinstance(part, BaseException) for one in part]
 
     async def close(self) -> None:
         """Let what was added be answered first."""

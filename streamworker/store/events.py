@@ -44,6 +44,7 @@ def _line(line: str, at: int, worker: str | None, script: str) -> Iterator[Trans
         return
     job_id, before, after, attempt, _, _, version, epoch, fence, _, reason, *rest = line.split(" ")
     facts = dict(fact.split("=", 1) for fact in rest)
+    tried = int(facts.pop("tried", attempt))  # an attempt that this very line gave back
     held = facts.pop("fence", fence)  # the fence that ended: the token that follows has none
     moment = at + int(facts.pop("at", "0"))
     started = facts.pop("started", None)
@@ -54,7 +55,7 @@ def _line(line: str, at: int, worker: str | None, script: str) -> Iterator[Trans
             to_status=Status.PROCESSING,
             version=int(version) - 1,
             at_ms=at + int(started),
-            attempt=int(attempt),
+            attempt=tried,
             fence=int(held),
             reason="started",
             **common,

@@ -20,7 +20,7 @@ from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
-from streamworker.store.connection import Argument
+from streamworker.store.connection import Argument, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 
 log = logging.getLogger("streamworker.worker")
@@ -104,6 +104,7 @@ class Keeper:
             for kind in STREAM_SUFFIX:
                 await self.sweep(lane, kind)
         await self.repair()
+        await self._forget_dead_consumers()
         await self._trim_events()
 
     async def promote(self) -> None:
@@ -209,6 +210,22 @@ class Keeper:
                 if length > pending:  # never from the group's lag, which may be unknown (R14)
                     waiting.add(lane)
         self.quarantined = waiting
+
+    async def _forget_dead_consumers(self) -> None:
+        """Names of workers that are gone, with nothing pending (R6, R7); the script checks both again."""
+        idle: set[str] = set()
+        for lane in self._lanes:
+            for kind in STREAM_SUFFIX:
+                try:
+                    found = await self._caller.command("XINFO", "CONSUMERS", self._keys.stream(lane, kind))
+                except ReplyError:  # no stream or no group yet
+                    continue
+                for flat in found:
+                    consumer = dict(zip(flat[::2], flat[1::2], strict=True))
+                    if consumer[b"pending"] == 0:
+                        idle.add(consumer[b"name"].decode())
+        for worker in sorted(idle - {self._worker}):
+            await self._caller.run(scripts.forget(worker=worker, leave=0, rows=list(self._lanes)))
 
     async def _trim_events(self) -> None:
         """Without a mirror the log is capped in bytes; what falls out shows as incomplete history."""

@@ -62,7 +62,7 @@ class Pump:
     ) -> None:
         self.session = session
         self.holdings = Holdings(lanes)
-        #: Called when nothing more was found to claim and there is room: the reader may block.
+        #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
         self._settings = settings
         self._slots = Slots.of(lanes, concurrency)
@@ -78,7 +78,6 @@ class Pump:
         self._accepting = False
         self._ready = False
         self._claiming = True
-        self._dry = False
         self._relist = False
         self._quarantine: str | None = None  # the lane whose quarantine is read next
         self._row_limit = scripts.BATCH
@@ -122,12 +121,13 @@ class Pump:
     def offer(self, entries: list[Entry]) -> None:
         """Entries that the reader got: they are this consumer's, and claim decides what becomes of them."""
         self._offers.extend(entries)
-        self._dry = False
+        self._plan_state = self._plan_state.woken([lane for lane, _, _ in entries])
         self.kick()
 
     def reader_failed(self) -> None:
         """What the reader got may never have reached us: look at our own pending entries (R18)."""
         self._relist = True
+        self._plan_state = self._plan_state.woken()  # a claim also makes a missing group again (R9)
         self.kick()
 
     def heard(self, asked: Mapping[str, int], lost: set[str], cancelled: Mapping[str, str]) -> None:
@@ -181,8 +181,11 @@ class Pump:
 
     @property
     def hungry(self) -> bool:
-        """Nothing more to claim was found, and there is room: time for the blocking read."""
-        return self._dry and not self._offers and not self._flights and bool(self.eligible_lanes())
+        """There is room, and no lane with room has work: time for the blocking read."""
+        if self._offers or self._flights:
+            return False
+        eligible = self.eligible_lanes()
+        return bool(eligible) and self._plan_state.idle.issuperset(eligible)
 
     async def drained(self) -> None:
         """Return when every outcome is acknowledged."""
@@ -221,6 +224,7 @@ class Pump:
             self.on_dry()
 
     def _launch(self) -> bool:
+        """Send what there is to send; False when there is nothing, or no connection."""
         settled = self._outbox[: self._row_limit]
         room = self._row_limit - len(settled)
         marked = [running for running in self._marks[:room] if running.outcome is None]
@@ -250,8 +254,7 @@ class Pump:
         )
         flight = _Flight(call, settled, marked, plan, bool(quarantine), limit, self._loop.time())
         self._flights.append(flight)
-        self._send(flight, "EVALSHA", call.script.sha)
-        return True
+        return self._send(flight, "EVALSHA", call.script.sha)
 
     def _what_to_claim(self) -> tuple[Plan | None, str | None]:
         """A plan, or the lane whose quarantine is read, or neither."""
@@ -260,8 +263,8 @@ class Pump:
         if self._quarantine is not None:
             nothing_runs = not self.holdings.busy_slots and not self._flights
             return None, self._quarantine if nothing_runs else None
-        if self._dry and not self._offers:
-            return None, None
+        if not self._offers and self._plan_state.idle.issuperset(self.eligible_lanes()):
+            return None, None  # empty when last asked; the reader hears of what comes
         under_way = sum(flight.limit for flight in self._flights)
         free = self._slots.concurrency - self.holdings.busy_slots - under_way
         if free <= 0:
@@ -288,13 +291,15 @@ class Pump:
             rows.extend(scripts.mark_row(running.claim, ago))
         return rows
 
-    def _send(self, flight: _Flight, command: str, script: str) -> None:
+    def _send(self, flight: _Flight, command: str, script: str) -> bool:
+        """Whether it could be sent; if not, a new session is on its way."""
         try:
             reply = self.session.link.send(command, script, 1, self.session.keys.tag, *flight.call.argv)
         except ConnectionLost as error:
             self._failed(flight, error)
-        else:
-            reply.add_done_callback(partial(self._answered, flight))
+            return False
+        reply.add_done_callback(partial(self._answered, flight))
+        return True
 
     # --- answers
 
@@ -337,9 +342,8 @@ class Pump:
         self._accepting = False
         if flight.quarantine:
             self._quarantine = None
-            self._dry = False
+            self._plan_state = self._plan_state.woken()
         elif flight.plan is not None:
-            self._dry = len(claims) // 3 < flight.limit
             self._plan_state = lane_plan.charge(self._plan_state, flight.plan, taken)
         self._turn()
 
@@ -407,7 +411,7 @@ class Pump:
             except StreamworkerError as error:
                 log.warning("no session with Redis yet: %s", error)
         self._relist = False
-        self._dry = False
+        self._plan_state = self._plan_state.woken()
         self._syncing = None
         self._ready = True
         self._changed.set()

@@ -36,13 +36,20 @@ class Reader:
         self._wanted = asyncio.Event()
         self._stopping = False
         self._client_id: int | None = None
-        self.last_read = 0.0  # loop time of the last answered read; for readiness
+        #: Lanes that the read under way looks at; None: there is none.
+        self._watched: frozenset[str] | None = None
+        self._released = False
         self._streams: dict[bytes, tuple[str, str]] = {}
-        pump.on_dry = self._wanted.set
+        pump.on_dry = self.want
+
+    def want(self) -> None:
+        """Read now; a read under way that leaves out a lane with a free slot is released and begun anew."""
+        self._wanted.set()
+        if self._watched is not None and not self._watched.issuperset(self._pump.eligible_lanes()):
+            self._release()
 
     async def run(self) -> None:
         """Read until `stop`."""
-        loop = asyncio.get_running_loop()
         failures = 0
         while not self._stopping:
             await self._wanted.wait()
@@ -54,24 +61,37 @@ class Reader:
                 if not self._link.connected:
                     await self._link.connect()
                     self._client_id = int(await self._link.call("CLIENT", "ID"))
+                self._watched, self._released = frozenset(lanes), False
                 reply = await self._read(lanes)
                 failures = 0
-                self.last_read = loop.time()
             except StreamworkerError as error:
-                if str(error).startswith("UNBLOCKED"):
-                    continue
                 failures += 1
                 if not isinstance(error, ReplyError):
                     log.warning("the blocking read failed: %s", error)
                 self._link.abort()
+                self._watched = None
                 await asyncio.sleep(max(ERROR_PAUSE, backoff(failures)))
                 self._pump.reader_failed()
-                self._pump.offer([])  # claim looks at the lanes, and makes a missing group again
                 continue
+            self._watched = None
             if reply:
                 self._pump.offer(self._entries(reply))
             else:
                 self._wanted.set()
+
+    def _release(self) -> None:
+        """End the blocking read, which is never cancelled (R18)."""
+        link = self._pump.session.link
+        if self._watched is None or self._released or not self._client_id or not link.connected:
+            return
+        self._released = True
+        link.send("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT").add_done_callback(self._unblocked)
+
+    def _unblocked(self, reply: asyncio.Future[Any]) -> None:
+        if reply.exception() is None and reply.result() == 0 and self._watched is not None:
+            # It came before the read began to block: once more.
+            self._released = False
+            asyncio.get_running_loop().call_later(0.002, self._release)
 
     async def _read(self, lanes: list[str]) -> Any:
         self._streams = {
@@ -95,16 +115,11 @@ class Reader:
     def _entries(self, reply: Any) -> list[Entry]:
         return [(*self._streams[stream], entry[0].decode()) for stream, entries in reply for entry in entries]
 
-    async def stop(self) -> None:
-        """Let a blocking read end now, without cancelling it."""
+    def stop(self) -> None:
+        """Let a blocking read end now."""
         self._stopping = True
         self._wanted.set()
-        pump_link = self._pump.session.link
-        if self._link.in_flight and self._client_id and pump_link.connected:
-            try:
-                await pump_link.call("CLIENT", "UNBLOCK", self._client_id, "TIMEOUT")
-            except StreamworkerError as error:
-                log.debug("the blocking read ends by itself: %s", error)
+        self._release()
 
     def close(self) -> None:
         self._link.abort()

@@ -135,9 +135,11 @@ class Runner:
         if task.is_async:
             return await task.handler(context, **envelope.args)
         call = partial(contextvars.copy_context().run, task.handler, context, **envelope.args)
-        running.thread = self._threads.submit(call)
+        running.thread = self._threads.submit(_caught, call)
         running.thread.add_done_callback(lambda _: self._thread_ended(running))
-        value = await asyncio.wrap_future(running.thread)
+        value, error = await asyncio.wrap_future(running.thread)
+        if error is not None:
+            raise error
         return await value if inspect.isawaitable(value) else value
 
     def _thread_ended(self, running: Running) -> None:
@@ -204,6 +206,19 @@ class Runner:
     def close(self) -> None:
         """Let go of the threads; one that still runs a handler cannot be stopped (R23)."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What a plain function returned or raised. A future could not carry every exception: StopIteration
+    would leave it without an end."""
+    try:
+        return call(), None
+    except StopIteration as error:
+        wrapped = RuntimeError("the handler raised StopIteration")
+        wrapped.__cause__ = error
+        return None, wrapped
+    except BaseException as error:
+        return None, error
 
 
 def returned(value: Any) -> Outcome:

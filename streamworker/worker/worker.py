@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -70,6 +71,7 @@ class Worker:
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
+        self._deaf = 0  # handlers that were still there at the end
 
     def run(self) -> int:
         """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable."""
@@ -82,6 +84,14 @@ class Worker:
             loop.add_signal_handler(number, self.stop)
         async with self.app:
             await self.serve()
+        if self._deaf:
+            # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
+            # would wait for them for ever. All that can be told to Redis has been told.
+            log.warning("worker %s: %d handlers did not end; leaving without them", self.id, self._deaf)
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
     def stop(self) -> None:
         """Stop claiming and end gracefully; the second call ends at once."""
@@ -149,10 +159,12 @@ class _Parts:
         self.pump.freed(running)
 
     async def open(self) -> None:
-        await self.pump.open()
-        await claim_namespace(self.pump.session.link, self.pump.session.keys)
-        for line in [*await check_server(self.pump.session.link), *self.worker.app.warnings()]:
+        link = self.pump.session.link
+        await link.connect()
+        for line in [*await check_server(link), *self.worker.app.warnings()]:
             log.warning(line)
+        await claim_namespace(link, self.pump.session.keys)
+        await self.pump.open()
         self.heartbeat.start()
         log.info(
             "worker %s: %d slots, lanes %s, lease %g s",
@@ -187,7 +199,7 @@ class _Parts:
     async def farewell(self) -> None:
         """Stop claiming, let what runs end, hand back the rest, tell Redis; in this order."""
         self.pump.stop_claiming()
-        await self.reader.stop()
+        self.reader.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.worker.grace):
                 await _first(self.pump.idle(), self.worker._at_once.wait())
@@ -234,6 +246,7 @@ class _Parts:
         await self.keeper.close()
         await self.pump.close()
         self.runner.close()
+        self.worker._deaf = self.pump.holdings.busy_slots
 
 
 async def _first(*awaitables: object) -> None:

@@ -245,9 +245,10 @@ class Shard(Reader):
         """Replay dead letters by entry id."""
         return self.replay_named(*self.named(*letters))
 
-    def replay_named(self, *words: str) -> list[str]:
+    def replay_named(self, *words: str, task: str = "-") -> list[str]:
         """Replay what is named by letter, id, epoch."""
-        return self._operate(scripts.replay, *words)
+        rows = [word for i in range(0, len(words), 3) for word in (*words[i : i + 3], task)]
+        return self._operate(scripts.replay, *rows)
 
     def discard(self, *letters: str) -> list[str]:
         """Discard dead letters by entry id."""
@@ -262,7 +263,7 @@ class Shard(Reader):
         return [word for letter in letters for word in (letter, dead[letter]["id"], dead[letter]["epoch"])]
 
     def watch(self, job_id: str, *, wait: int = 0) -> str | list[bytes]:
-        reply = self.send(scripts.watch(job_id=job_id, wait=wait))
+        reply = self.send(scripts.watch(clock=self.clock, job_id=job_id, wait=wait))
         return reply.decode() if isinstance(reply, bytes) else list(reply)
 
     def forget(self, worker: str, *lanes: str, leave: int = 0) -> int | str:
@@ -329,7 +330,8 @@ class Shard(Reader):
     def delete_entry(self, job_id: str) -> Offer:
         """Delete the job's entry under everybody's eyes."""
         record = self.record(job_id)
-        kind, entry = record.fields["en"].split(" ")
+        assert record.entry is not None
+        kind, entry = record.entry
         self.tampered.add(job_id)
         assert self.redis("XDEL", self.keys.stream(record.lane, kind), entry) == 1
         return (record.lane, kind, entry)

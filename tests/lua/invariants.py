@@ -43,7 +43,7 @@ def _places(after: Snapshot, records: dict[str, Record]) -> Iterator[str]:
         if record.status in HELD:
             if job_id in schedule:
                 yield f"{job_id} is {record.status} and scheduled as well"
-            if not (record.fence and record.lease_until and record.text("wo") and record.text("se")):
+            if not (record.fence and record.lease_until and record.worker):
                 yield f"{job_id} is {record.status} by nobody: {record}"
         elif record.fence or record.lease_until:
             yield f"{job_id} is {record.status} but held under fence {record.fence}"
@@ -66,7 +66,7 @@ def _places(after: Snapshot, records: dict[str, Record]) -> Iterator[str]:
             yield f"{job_id} has the deadline {deadline} but is listed with {deadlines.get(job_id)}"
     for name in ("schedule", "deadlines"):
         for job_id in after.zsets.get(name, {}):
-            if f"job:{job_id}" not in after.hashes:
+            if f"job:{job_id}" not in after.strings:
                 yield f"{name} names {job_id}, which has no record"
 
 
@@ -78,7 +78,7 @@ def _entries(after: Snapshot, records: dict[str, Record], tampered: Collection[s
             if job_id in tampered:
                 continue
             record = records.get(job_id)
-            if record is None or record.lane != lane or record.text("en") != f"{kind} {entry}":
+            if record is None or record.lane != lane or record.entry != (kind, entry):
                 yield f"{stream} holds {entry} of {job_id}, which its record does not honour: {record}"
             elif kind == "q" and not record.strikes:
                 yield f"{job_id} stands in quarantine without a strike"
@@ -130,7 +130,7 @@ def depth_of(record: Record) -> str | None:
     if record.status in HELD:
         return f"in_flight:{record.lane}"
     if record.status in WAITING:
-        return f"{'queued' if record.text('en') else 'scheduled'}:{record.lane}"
+        return f"{'queued' if record.entry else 'scheduled'}:{record.lane}"
     return None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from streamworker.core.job import Record
+from streamworker.core.states import Status
 from streamworker.store.connection import Argument, SyncLink
 from streamworker.store.keys import Keys
 from tests.lua import snapshot
@@ -49,7 +51,7 @@ class Reader:
         schedule = now.zsets.get("schedule", {})
         letter = next((one for one in now.dead_letters().values() if one["id"] == job_id), None)
         key = now.strings.get(f"key:{record.text('ky')}") if record.text("ky") else None
-        place = record.fields["en"][:1] if now.entry_stands(record) else None
+        place = record.entry[0] if record.entry is not None and now.entry_stands(record) else None
         return {
             "status": str(record.status),
             "attempt": record.attempt,
@@ -72,6 +74,19 @@ class Reader:
         state = self.state(job_id)
         found = {name: state.get(name) for name in expected}
         assert found == expected, f"{job_id} is {state}"
+
+    def damage(self, job_id: str, text: str = "junk") -> None:
+        """Make the first line of a record unreadable; its other lines stay."""
+        raw = self.redis("GET", self.keys.job(job_id)).decode()
+        self.redis("SET", self.keys.job(job_id), "\n".join([text, *raw.split("\n")[1:]]))
+
+    def rewrite(self, job_id: str, status: str | None = None, **fields: str) -> None:
+        """Write a record with another status or other fields, as no script would."""
+        record = self.record(job_id)
+        changed = replace(
+            record, status=Status(status) if status else record.status, fields=record.fields | fields
+        )
+        self.redis("SET", self.keys.job(job_id), changed.line())
 
     def history(self, job_id: str) -> list[Line]:
         return [line for line in self.look().lines() if line.job_id == job_id]

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamworker.core.job import Record
+from streamworker.store import events
 from streamworker.store.connection import SyncLink
+from streamworker.store.events import Transition
 from streamworker.store.keys import STREAM_SUFFIX, Keys
 
 _DUMP = """
@@ -77,26 +79,28 @@ class Snapshot:
     def records(self) -> dict[str, Record]:
         """The readable records by job id."""
         found = {}
-        for name, fields in self.hashes.items():
+        for name, raw in self.strings.items():
             if name.startswith("job:"):
                 job_id = name.removeprefix("job:")
                 try:
-                    found[job_id] = Record.parse(job_id, fields)
+                    found[job_id] = Record.parse(job_id, raw)
                 except ValueError:
                     continue
         return found
 
     def record(self, job_id: str) -> Record | None:
-        fields = self.hashes.get(f"job:{job_id}")
-        return None if fields is None else Record.parse(job_id, fields)
+        raw = self.strings.get(f"job:{job_id}")
+        return None if raw is None else Record.parse(job_id, raw)
 
     def body(self, job_id: str) -> Fields:
         return self.hashes.get(f"body:{job_id}", {})
 
     def named_entry(self, record: Record) -> tuple[str, str] | None:
         """Stream and id of the entry that the record honours, whether or not it is there."""
-        kind, _, entry = record.fields.get("en", "").partition(" ")
-        return (f"lane:{record.lane}{STREAM_SUFFIX[kind]}", entry) if kind else None
+        if record.entry is None:
+            return None
+        kind, entry = record.entry
+        return f"lane:{record.lane}{STREAM_SUFFIX[kind]}", entry
 
     def entry_stands(self, record: Record) -> bool:
         named = self.named_entry(record)
@@ -135,8 +139,7 @@ class Snapshot:
         """The transition log, oldest first."""
         found = []
         for fields in self.streams.get("events", {}).values():
-            for text in fields.get(b"e", b"").decode().splitlines():
-                found.append(_line(text, fields))
+            found += [_line(move, int(fields[b"t"])) for move in events.decode(fields)]
         return found
 
     def without_times(self) -> dict[str, Any]:
@@ -155,22 +158,21 @@ class Snapshot:
         }
 
 
-def _line(text: str, fields: Fields) -> Line:
-    job_id, epoch, version, source, target, offset, attempt, fence, reason, *details = text.split(" ")
+def _line(move: Transition, at_ms: int) -> Line:
     return Line(
-        job_id,
-        int(epoch),
-        int(version),
-        source,
-        target,
-        int(offset),
-        int(attempt),
-        int(fence),
-        reason,
-        dict(detail.split("=", 1) for detail in details),
-        fields[b"s"].decode(),
-        fields[b"w"].decode(),
-        int(fields[b"t"]),
+        move.job_id,
+        move.epoch,
+        move.version,
+        "-" if move.from_status is None else str(move.from_status),
+        str(move.to_status),
+        move.at_ms - at_ms,
+        move.attempt,
+        move.fence,
+        move.reason,
+        dict(move.facts),
+        move.script,
+        move.worker or "-",
+        at_ms,
     )
 
 

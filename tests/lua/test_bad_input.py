@@ -129,7 +129,7 @@ def test_a_stream_that_is_broken_does_not_lose_what_was_read_before_it(shard: Sh
         shard.send(shard.claim_call(plan="normal 0 5 0\nbroken 0 5 0"))
 
     shard.check("j", status="queued", place="a", owner="w1")
-    offer = ("normal", "a", shard.record("j").fields["en"].split(" ")[1])
+    offer = ("normal", "a", shard.record("j").fields["en"].partition(":")[2])
     assert [claim.job_id for claim in shard.claim(offers=[offer])] == ["j"]
 
 

@@ -21,10 +21,10 @@ def test_a_claim_names_everything_the_worker_needs(shard: Shard) -> None:
     record = shard.record("j")
     assert (claim.job_id, claim.envelope, claim.fence) == ("j", b"env of j", record.fence)
     assert (claim.attempt, claim.starts, claim.strikes, claim.epoch) == (1, 1, 0, 0)
-    assert (claim.lane, f"{claim.kind} {claim.entry}") == ("normal", record.text("en"))
+    assert (claim.lane, (claim.kind, claim.entry)) == ("normal", record.entry)
     assert (claim.age_ms, claim.deadline_in_ms, claim.unknown_age_ms) == (400, 9_600, None)
     shard.check("j", status="claimed", held=True, lease_in=LEASE, owner="w1", place="a")
-    assert record.text("wo") == "w1"
+    assert record.worker == "w1"
     assert shard.edges("j") == ["->queued", "queued>claimed"]
 
 
@@ -253,7 +253,7 @@ def test_an_entry_that_the_record_does_not_honour_is_removed(shard: Shard, other
 def test_an_entry_of_another_lane_with_the_same_id_is_removed(shard: Shard) -> None:
     shard.put("j")
     shard.tampered.add("j")
-    entry = shard.record("j").fields["en"].split(" ")[1]
+    entry = shard.record("j").fields["en"].partition(":")[2]
     shard.redis("XADD", shard.keys.stream("priority"), entry, "id", "j", "env", "x")
 
     assert shard.claim(plan=plan_of("priority")) == []
@@ -342,14 +342,14 @@ def test_a_record_that_cannot_be_read_becomes_a_dead_letter_and_blocks_nobody(
     shard.put("bad", key_id="add::k", fingerprint="f", deadline_ms=60_000)
     shard.put("good")
     shard.tampered.add("bad")
-    shard.redis("HSET", shard.keys.job("bad"), "st", damage)
+    shard.damage("bad", damage)
 
     claims = shard.claim()
 
     assert [claim.job_id for claim in claims] == ["good"]
     after = shard.look()
     letter = after.streams["dlq"][shard.letter("bad")]
-    assert (letter[b"code"], letter[b"env"], letter[b"task"]) == (b"bad_record", b"env of bad", b"add")
+    assert (letter[b"code"], letter[b"env"], letter[b"lane"]) == (b"bad_record", b"env of bad", b"normal")
     assert damage.encode() in letter[b"error"]
     assert len(after.streams["lane:normal"]) == len(after.pending["lane:normal"]) == 1
     assert after.ttls["job:bad"] > 0

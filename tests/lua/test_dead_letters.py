@@ -52,7 +52,7 @@ def test_a_replay_begins_a_new_epoch_with_everything_reset(shard: Shard) -> None
 
 def test_a_replay_forgets_a_cancel_flag(shard: Shard) -> None:
     claim = shard.take("j")
-    shard.redis("HSET", shard.keys.job("j"), "cx", "expired")
+    shard.rewrite("j", cx="expired")
     shard.settle(claim, RETRY)
     shard.check("j", dead="expired", flag="expired")
 
@@ -160,16 +160,18 @@ def test_a_replay_names_the_epoch_also_when_the_record_expired(shard: Shard) -> 
 def test_a_replay_of_an_unreadable_record_works_once_that_has_expired(shard: Shard) -> None:
     shard.put("j", tenant="acme", **KEYED)
     shard.tampered.add("j")
-    shard.redis("HSET", shard.keys.job("j"), "st", "junk")
+    shard.damage("j")
     shard.claim()
     letter = shard.letter("j")
     assert shard.replay(letter) == ["ALREADY"]
     shard.forget_record("j")
 
-    assert shard.replay(letter) == ["OK"]
+    assert shard.replay(letter) == ["GONE"], "nobody says which task it is"
+
+    assert shard.replay_named(letter, "j", "0", task="add") == ["OK"]
 
     shard.check("j", status="queued", place="r", epoch=1, key="open")
-    assert shard.record("j").text("tn") == "acme"
+    assert (shard.record("j").text("tn"), shard.record("j").task) == ("acme", "add")
     assert shard.claim_one().envelope == b"env of j"
 
 

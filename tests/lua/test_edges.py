@@ -30,7 +30,7 @@ local script = 'probe'
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/commit.lua
-transition(load(id), to, 'probed', now)
+transition(load(id), to, 'probed')
 commit()
 return 'OK'
 """
@@ -52,18 +52,7 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> lua.Script:
 def test_transition_writes_the_legal_edges_and_refuses_all_others(
     shard: Shard, probe: lua.Script, source: Status, target: Status
 ) -> None:
-    shard.redis(
-        "HSET",
-        shard.keys.job("j"),
-        "st",
-        f"{source} 1 2 0 5 1 0 0",
-        "la",
-        "normal",
-        "ta",
-        "add",
-        "en",
-        "a 1-1",
-    )
+    shard.redis("SET", shard.keys.job("j"), f"{source} 1 2 0 5 1 0 0 a:1-1 normal add 1700000000000")
     before = shard.look()
     arguments = (shard.clock, "w1", 900_000, "j", target)
 

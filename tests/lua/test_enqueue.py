@@ -51,14 +51,13 @@ def test_options_are_kept_in_the_record(shard: Shard) -> None:
     assert shard.look().strings["key:add::k"] == b"j same open"
 
 
-def test_every_field_of_a_record_stays_short_enough_for_a_listpack(shard: Shard) -> None:
-    shard.put(
-        "j" * 36, deadline_ms=5000, tenant="t" * 64, max_starts=3, key_id="k" * 64, fingerprint="f" * 24
-    )
+def test_a_plain_record_is_one_line_of_twelve_words(shard: Shard) -> None:
+    shard.put("j")
 
-    shard.claim()
+    raw = shard.redis("GET", shard.keys.job("j"))
 
-    assert shard.redis("OBJECT", "ENCODING", shard.keys.job("j" * 36)) == b"listpack"
+    entry = shard.record("j").fields["en"]
+    assert raw.decode() == f"queued 0 0 0 1 0 0 0 {entry} normal add {START}"
 
 
 @pytest.mark.parametrize("options", [{}, KEYED], ids=["no key", "key"])

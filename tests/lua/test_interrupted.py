@@ -53,7 +53,7 @@ def run_to_the_end(shard: Shard) -> None:
             for candidate in shard.recover(lane, kind, worker="w9")[2]:
                 shard.recovery(candidate, LOST)
         shard.promote()
-        job_ids = [name.removeprefix("job:") for name in shard.look().hashes if name.startswith("job:")]
+        job_ids = [name.removeprefix("job:") for name in shard.look().strings if name.startswith("job:")]
         for candidate in shard.repair(*job_ids)[1]:
             shard.recovery(candidate, LOST)
         plan = "normal 0 9 0\nother 0 9 0\nnormal 0 9 q\nother 0 9 q"

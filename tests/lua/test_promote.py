@@ -93,7 +93,7 @@ def test_a_parked_job_whose_envelope_is_gone_ends_as_a_dead_letter(shard: Shard)
 def test_a_parked_job_whose_record_cannot_be_read_becomes_a_dead_letter(shard: Shard) -> None:
     shard.put("j", delay_ms=10, deadline_ms=60_000)
     shard.tampered.add("j")
-    shard.redis("HSET", shard.keys.job("j"), "st", "junk")
+    shard.damage("j")
     shard.elapse(10)
 
     assert shard.promote() == (0, 0, None)
@@ -113,7 +113,7 @@ def test_an_unreadable_record_past_its_deadline_makes_one_dead_letter_with_its_e
 ) -> None:
     shard.put("j", delay_ms=delay_ms, deadline_ms=100)
     shard.tampered.add("j")
-    shard.redis("HSET", shard.keys.job("j"), "st", "junk")
+    shard.damage("j")
     shard.elapse(200)
 
     shard.promote()

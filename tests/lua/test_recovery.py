@@ -150,8 +150,8 @@ def test_stale_entries_are_removed_and_counted(shard: Shard) -> None:
     shard.tampered |= {"missing", "moved", "done"}
     offers = shard.deliver("w1")
     shard.forget_record("missing")
-    shard.redis("HSET", shard.keys.job("moved"), "en", "a 1-1")
-    shard.redis("HSET", shard.keys.job("done"), "st", "succeeded 1 1 0 4 0 0 0")
+    shard.rewrite("moved", en="a:1-1")
+    shard.rewrite("done", "succeeded")
     shard.elapse(LEASE)
 
     assert [one.job_id for one in shard.found_dead()] == ["other"]
@@ -167,7 +167,7 @@ def test_an_unreadable_record_is_left_to_a_claim(shard: Shard) -> None:
     claim = shard.take("j")
     shard.elapse(LEASE)
     shard.tampered.add("j")
-    shard.redis("HSET", shard.keys.job("j"), "st", "junk")
+    shard.damage("j")
 
     assert shard.found_dead() == []
     assert shard.claim("keeper", offers=[shard.offer_of(claim)]) == []

@@ -10,7 +10,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import events, scripts
 from tests.lua.driver import LEASE, RETENTION, START, Shard, job
 
 SUCCESS = Success(b"42")
@@ -215,7 +215,7 @@ def test_a_stale_fence_is_refused_by_every_kind_of_settle(shard: Shard, kind: st
 def test_a_fence_of_zero_names_no_claim(shard: Shard) -> None:
     shard.put("j")
 
-    assert shard.settle_rows(("S 0 - 5 own returned - - 0 -", "j", b"")) == ["STALE"]
+    assert shard.settle_rows(("S 0 5 returned", "j", b"")) == ["STALE"]
 
     shard.check("j", status="queued")
 
@@ -308,7 +308,12 @@ def test_an_exchange_settles_and_claims_in_one_step(shard: Shard) -> None:
     assert (verdict, [one.job_id for one in claims], replies) == ("OK", ["b"], ["OK"])
     last = list(shard.look().streams["events"].values())[-1]
     assert last[b"s"] == b"exchange"
-    assert len(last[b"e"].splitlines()) == 3
+    moves = [(move.job_id, move.from_status, move.to_status) for move in events.decode(last)]
+    assert moves == [
+        ("a", "claimed", "processing"),
+        ("a", "processing", "succeeded"),
+        ("b", "queued", "claimed"),
+    ]
 
 
 def test_an_exchange_of_an_older_session_settles_and_claims_nothing(shard: Shard) -> None:

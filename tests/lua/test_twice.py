@@ -127,13 +127,14 @@ def _letter(shard: Shard) -> list[str]:
 
 
 def replay(shard: Shard) -> scripts.Call:
-    rows = _letter(shard)
+    rows = [*_letter(shard), "-"]
     return scripts.replay(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
 
 
 def replay_after_retention(shard: Shard) -> scripts.Call:
     rows = _letter(shard)
     shard.forget_record("j")
+    rows.append("-")
     return scripts.replay(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
 
 
@@ -153,7 +154,7 @@ def elect(shard: Shard) -> scripts.Call:
 
 def look(shard: Shard) -> scripts.Call:
     shard.put("j")
-    return scripts.watch(job_id="j", wait=0)
+    return scripts.watch(clock=shard.clock, job_id="j", wait=0)
 
 
 CASES: dict[str, Arrange] = {

@@ -275,7 +275,7 @@ def test_a_success_after_a_retry_shows_no_error(shard: Shard) -> None:
 
 def test_no_more_than_a_hundred_are_woken(shard: Shard) -> None:
     claim = shard.take("j")
-    shard.redis("HSET", shard.keys.job("j"), "wa", 5_000)
+    shard.rewrite("j", wa="5000")
 
     shard.settle(claim, Success())
 
