@@ -26,7 +26,11 @@ for i = 4, #ARGV, 2 do
     changed = true
     reply = 'OK'
   elseif HELD[rec.status] then
-    if (rec.cx or '') == '' then put(rec, 'cx', 'cancelled'); changed = true end
+    if (rec.cx or '') == '' then
+      put(rec, 'cx', 'cancelled')
+      audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' cancel_requested'
+      changed = true
+    end
     reply = 'FLAGGED'
   else
     reply = 'ALREADY ' .. rec.status

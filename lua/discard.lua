@@ -12,7 +12,7 @@ local script = 'discard'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
 -- include: fragments/commit.lua
-local replies, letters, audit, seen = {}, {}, {}, {}
+local replies, letters, seen = {}, {}, {}
 for i = 4, #ARGV, 3 do
   local letter, id, epoch = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local found = not seen[letter] and redis.call('XRANGE', DLQ, letter, letter)[1]
@@ -24,7 +24,7 @@ for i = 4, #ARGV, 3 do
     if fields.id == id and fields.epoch == epoch then
       reply = 'OK'
       letters[#letters + 1] = letter
-      audit[#audit + 1] = format('%s %s discarded', id, epoch)
+      audit[#audit + 1] = id .. ' ' .. epoch .. ' discarded'
       local rec = load(id)
       if rec and not rec.bad and rec.status == 'failed_terminal' and rec.epoch == tonumber(epoch) then
         put(rec, 'ec', 'persistent discarded')
@@ -35,11 +35,7 @@ for i = 4, #ARGV, 3 do
   replies[#replies + 1] = reply
 end
 if #letters > 0 then
-  redis.call('PERSIST', FENCE)           -- allowed under OOM, so the rest is too (R31)
-  local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script,
-    'w', actor, 'a', table.concat(audit, '\n'))
-  write_records()
+  commit()
   redis.call('XDEL', DLQ, unpack(letters))
 end
 return replies

@@ -23,6 +23,7 @@ end
 local now_text = format('%d', now)
 
 local lines = {}                         -- transition log, one line per edge
+local audit = {}                         -- what operators asked for and no edge tells: id epoch what
 local counters = {}                      -- stats field -> change
 local acks = {}                          -- stream -> entry ids to XACK and XDEL
 local dirty = {}                         -- records to save, in order

@@ -164,8 +164,12 @@ def plan(
         shared -= borrowed_of[lane]
     for other in under_way:
         shared -= min(other.limit, other.shared)
-        for row in other.rows:
-            free_of[row.lane] = max(0, free_of[row.lane] - min(other.limit, row.reserved))
+        for (
+            row
+        ) in other.rows:  # what a lane's own free slots do not cover any more comes from the shared ones
+            taken = min(other.limit, row.reserved)
+            shared -= max(0, taken - free_of[row.lane])
+            free_of[row.lane] = max(0, free_of[row.lane] - taken)
     shared = max(shared, 0)
     limit = max(0, min(limit, shared + sum(free_of.values())))
     if not limit:

@@ -78,9 +78,17 @@ def check_url(url: str) -> None:
         raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
 
 
+def _discard(connection: Any) -> None:
+    """Close the socket of a connection that did not come about."""
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+        connection._reader = connection._writer = None
+
+
 def _lost(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
     """Our word for what redis-py or the socket said, without secrets."""
-    text = str(error) or type(error).__name__
+    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
     if type(error).__name__ == "AuthenticationError" or "WRONGPASS" in text or "NOAUTH" in text:
         return ServerUnsuitable(
             f"{redact(url)} refused the password", "check user and password in STREAMWORKER_REDIS_URL"
@@ -154,12 +162,19 @@ class Link:
         from redis.exceptions import RedisError
 
         check_url(self.url)
-        pool = redis.asyncio.ConnectionPool.from_url(self.url, **_options(self.timeout))
+        # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
+        options = _options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
+        pool = redis.asyncio.ConnectionPool.from_url(self.url, **options)
         connection = cast(Any, pool).make_connection()
         try:
-            await connection.connect()
+            async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
+                await connection.connect()
         except (RedisError, OSError, TimeoutError) as error:
+            _discard(connection)
             raise _lost(self.url, error) from None
+        except BaseException:
+            _discard(connection)
+            raise
         # redis-py did the handshake; from here on the socket is ours alone.
         transport = cast(asyncio.Transport, connection._writer.transport)
         transport.set_protocol(_Replies(self))

@@ -54,8 +54,6 @@ class Keeper:
         self._stopping = asyncio.Event()
         self._scan_cursor = 0
         self._next_sweep = 0.0
-        #: Lanes in whose quarantine a job waits; the worker reads them when it runs nothing else (D22).
-        self.quarantined: set[str] = set()
         self.recovered = 0
         self.promoted = 0
 
@@ -196,9 +194,9 @@ class Keeper:
             decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
         )
 
-    async def look_for_quarantined(self) -> None:
-        """Which lanes have a struck job that nobody has taken yet."""
-        waiting = set()
+    async def quarantined(self) -> set[str]:
+        """The lanes in whose quarantine a job waits that nobody has taken yet (D22)."""
+        waiting: set[str] = set()
         for lane in self._lanes:
             stream = self._keys.stream(lane, "q")
             length = await self._caller.command("XLEN", stream)
@@ -209,7 +207,7 @@ class Keeper:
                     pending = 0
                 if length > pending:  # never from the group's lag, which may be unknown (R14)
                     waiting.add(lane)
-        self.quarantined = waiting
+        return waiting
 
     async def _forget_dead_consumers(self) -> None:
         """Names of workers that are gone, with nothing pending (R6, R7); the script checks both again."""

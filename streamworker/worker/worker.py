@@ -35,8 +35,9 @@ DEFAULT_CONCURRENCY = 32
 DEFAULT_GRACE = 30.0
 #: Seconds between two looks at time limits and start marks: marks are out within 100 ms (D20).
 SWEEP_EVERY = 0.05
-#: Seconds between two looks for jobs in quarantine.
+#: Seconds between two looks for jobs in quarantine, and while one runs.
 QUARANTINE_EVERY = 0.5
+QUARANTINE_AFTER = 0.02
 #: Seconds for what is still to be told to Redis once the handlers have ended.
 FAREWELL = 10.0
 
@@ -184,15 +185,21 @@ class _Parts:
 
     async def quarantine(self) -> None:
         """One worker at a time runs what has strikes, each job alone (D22)."""
+        pause = QUARANTINE_EVERY
         while True:
-            await asyncio.sleep(QUARANTINE_EVERY)
+            await asyncio.sleep(pause)
+            pause = QUARANTINE_EVERY
             try:
-                if await self.keeper.elected("quarantine") and not self.pump.isolating:
-                    await self.keeper.look_for_quarantined()
+                if not await self.keeper.elected("quarantine"):
+                    continue
+                if not self.pump.isolating:
+                    waiting = await self.keeper.quarantined()
                     for lane in self.worker.lanes:
-                        if lane in self.keeper.quarantined:
+                        if lane in waiting:
                             self.pump.isolate(lane)
                             break
+                if self.pump.isolating:  # the next one need not wait long
+                    pause = QUARANTINE_AFTER
             except StreamworkerError as error:
                 log.debug("quarantine: %s", error)
 

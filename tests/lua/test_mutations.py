@@ -123,7 +123,7 @@ MUTATIONS = [
              test_promote.test_a_cancel_stands_though_the_deadline_passes_later),
     Mutation("cancel.lua", "epoch ~= '-' and rec.epoch ~= tonumber(epoch)", "false",
              test_promote.test_cancel_names_the_epoch_that_it_means),
-    Mutation("cancel.lua", "if (rec.cx or '') == '' then put(rec, 'cx', 'cancelled'); changed = true end", "",
+    Mutation("cancel.lua", "      put(rec, 'cx', 'cancelled')\n", "",
              of(test_promote.test_cancelling_what_is_held_flags_it_for_its_holder, test_promote.claimed)),
     Mutation(FINISH, "effect(rec); rec.leave_deadline = true", "",
              of(test_promote.test_cancelling_what_nobody_holds_ends_it_at_once, test_promote.parked)),
