@@ -18,6 +18,7 @@ PAYLOADS = {
     "no text": b"\xff\xfe\x80\xc3\x28",
     "lua and redis": b"%s %d\"]] .. '\\0' -- $5\r\n*3\r\n",
     "json that a codec would bend": b'{"a":[],"b":1e400,"c":12345678901234567890,"d":0.1}',
+    "a line of a record": b"1\ncx=cancelled\nre=2",
     "256 kB": random.Random(7).randbytes(262_144),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamworker.core.outcome import Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from tests.lua.driver import LEASE, Shard, job
+from tests.lua.driver import LEASE, RETENTION, Shard, job
 
 AGAIN = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "the worker died", "-", Reason.RECOVERED)
 
@@ -69,3 +69,16 @@ def test_repair_leaves_alone_what_is_in_its_place(shard: Shard) -> None:
 
     assert shard.look().without_times() == before.without_times()
     assert shard.settle(held, Success()) == "OK"
+
+
+def test_a_finished_job_that_would_stay_for_ever_gets_its_ttl(shard: Shard) -> None:
+    """A commit that was cut off between its last writes leaves record or body without one."""
+    shard.settle(shard.take("j"), Success(b"x" * 100))
+    shard.redis("PERSIST", shard.keys.body("j"))
+    shard.tampered.add("j")
+
+    assert shard.repair("j") == (0, [])
+
+    shard.tampered.clear()
+    assert 0 < shard.look().ttls["body:j"] <= RETENTION
+    shard.check("j", status="succeeded")

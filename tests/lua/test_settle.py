@@ -93,6 +93,15 @@ def test_a_start_that_is_told_in_the_settle_has_its_own_time(shard: Shard) -> No
     ]
 
 
+def test_the_start_in_the_line_of_a_release_is_of_the_attempt_that_ran(shard: Shard) -> None:
+    shard.settle(shard.take("j"), RELEASE, ago=7)
+
+    assert [(line.target, line.attempt) for line in shard.history("j")[2:]] == [
+        ("processing", 1),
+        ("queued", 0),
+    ]
+
+
 def test_the_log_says_from_what_a_due_time_follows(shard: Shard) -> None:
     shard.settle(shard.take("j"), RETRY)
 
