@@ -1,0 +1,342 @@
+"""One shard and its clients in the hands of Hypothesis: how the steps are sent, predicted and compared.
+
+The rules are in `rules`; what a rule does here is to send one call, let the model predict it, and compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+
+from streamworker.core.job import Candidate, Claim
+from streamworker.core.outcome import Fail, Retry, Success
+from streamworker.core.retry import Burial, decide_recovery
+from streamworker.core.retry import Retry as Policy
+from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
+from streamworker.store.connection import Argument
+from tests.integration.stateful.bench import LANES, LEASE, Bench
+from tests.integration.stateful.hands import Asked, Hand, Held, Row
+from tests.model import claiming, keeping, settling
+from tests.model.claiming import Room
+from tests.model.job import Job
+
+RETENTION = scripts.RETENTION_MS
+#: Real time; no worker's key may expire by itself during an example.
+LIVENESS = 3_600_000
+#: Of the tasks that the sweeper knows.
+POLICY = Policy.schedule("5s", "10s", "20s", unknown=("10s", "20s"))
+#: Rounds of half a lease in which a fair run must end everything: the hold after an outage, a lease that was
+#: clamped to two, one more for a swept entry, and time for what was promoted last.
+FAIR_ROUNDS = 20
+
+#: Picks a worker, job or claim by `nth`.
+some = st.integers(0, 9)
+
+T = TypeVar("T")
+
+
+def nth(items: Sequence[T], number: int) -> T:
+    """One of the items by any number, so that shrinking a number keeps a step meaningful."""
+    return items[number % len(items)]
+
+
+def texts(replies: Sequence[bytes]) -> list[str]:
+    return [reply.decode() for reply in replies]
+
+
+def fate(judged: Candidate, *, known: bool) -> Retry | Fail:
+    """What the keeper makes of a dead claim."""
+    decision = decide_recovery(
+        POLICY if known else None,
+        job_id=judged.job_id,
+        status=judged.status,
+        attempt=judged.attempt,
+        strikes=judged.strikes,
+    )
+    text = f"worker {judged.worker} stopped while it held the job"
+    if isinstance(decision, Burial):
+        return Fail(ErrorClass.UNKNOWN, decision.code, text, Reason.RECOVERED)
+    return Retry(
+        decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
+    )
+
+
+class Protocol(RuleBasedStateMachine):
+    """The moves that the rules are made of."""
+
+    def make_bench(self) -> Bench:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = self.make_bench()
+        self.model = self.bench.model
+        self.hands: list[Hand] = []  # that are up
+        self.born = 0
+        self.late: list[Asked] = []  # calls that were sent and have not executed
+        self.judged: list[tuple[Candidate, Retry | Fail]] = []
+        #: Jobs that lost their entry, envelope or due time to an operator.
+        self.damaged: set[str] = set()
+        self.sound = True
+
+    # --- one call, predicted -----------------------------------------------------------------------------
+
+    def run(self, call: scripts.Call) -> Any:
+        self.sound = False
+        return self.bench.run(call)
+
+    def confirm(self, expected: object = None, reply: object = None) -> None:
+        """Compare everything; an example that has failed is not run to its end."""
+        self.bench.confirm(expected, reply)
+        for job in self.model.jobs.values():
+            assert self._leads_on(job), f"{job} is nowhere"
+        self.sound = True
+
+    def _leads_on(self, job: Job) -> bool:
+        if job.over or job.id in self.damaged or self.model.standing(job):
+            return True
+        return job.waiting and job.parked and job.id in self.model.schedule
+
+    def exchange(self, asked: Asked) -> tuple[str, list[Claim], list[str]]:
+        """Execute one exchange now; what its reply says, whether or not anybody hears it."""
+        words = [word for row in asked.rows for word in row.words()]
+        common: dict[str, Any] = {
+            "clock": self.bench.clock,
+            "worker": asked.worker,
+            "session": asked.session,
+            "lease_ms": LEASE,
+            "retention_ms": RETENTION,
+            "limit": asked.limit,
+            "shared": asked.shared,
+            "offers": scripts.offer_lines(asked.offers),
+            "plan": asked.plan(),
+        }
+        if asked.rows:
+            verdict, flat, replies = self.run(scripts.exchange(**common, rows=words))
+        else:
+            verdict, flat = self.run(scripts.claim(**common))
+            replies = []
+        claims = [Claim.parse(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+        settled = [row.predict(self.model) for row in asked.rows]
+        self._fences_grow(claims)
+        room = Room(asked.limit, asked.shared, dict(asked.reserved), asked.quarantine)
+        predicted = claiming.claim(
+            self.model,
+            asked.worker,
+            asked.session,
+            room,
+            offers=asked.offers,
+            read_to={
+                place: stream.last
+                for place, stream in self.bench.seen.streams.items()
+                if stream.last is not None
+            },
+            fences={claim.job_id: claim.fence for claim in claims},
+        )
+        if predicted.verdict == "OK" and not predicted.left_alone:
+            self._nothing_left(room)
+        expected = (predicted.verdict, sorted(predicted.claims, key=_by_job), settled)
+        found = sorted((replace(claim, age_ms=0) for claim in claims), key=_by_job)
+        self.confirm(expected, (verdict.decode(), found, texts(replies)))
+        return predicted.verdict, claims, settled
+
+    def _fences_grow(self, claims: Sequence[Claim]) -> None:
+        """D4: each is larger than all before, and than any that a flushed counter could have given."""
+        for claim in claims:
+            assert claim.fence > self.model.fence, f"{claim} after fence {self.model.fence}"
+            assert claim.fence >= self.model.now * 1024, f"{claim} at {self.model.now}"
+            self.model.fence = claim.fence
+
+    def _nothing_left(self, room: Room) -> None:
+        """A claim that could have taken more has read its lanes to the end."""
+        for (lane, kind), stream in self.model.streams.items():
+            if room.fits(lane, kind):
+                assert not stream.undelivered(), f"claim left {stream.undelivered()} of {lane} {kind}: {room}"
+
+    def settle_rows(self, actor: str, rows: Sequence[Row]) -> list[str]:
+        """Settle without a claim."""
+        words = [word for row in rows for word in row.words()]
+        call = scripts.settle(
+            clock=self.bench.clock, actor=actor, lease_ms=LEASE, retention_ms=RETENTION, rows=words
+        )
+        replies = texts(self.run(call))
+        expected = [row.predict(self.model) for row in rows]
+        self.confirm(expected, replies)
+        return replies
+
+    def commit(self, keeper: str, judged: Candidate, outcome: Retry | Fail) -> str:
+        """Commit what was decided for a claim that was found dead."""
+        call = scripts.settle(
+            clock=self.bench.clock,
+            actor=keeper,
+            lease_ms=LEASE,
+            retention_ms=RETENTION,
+            rows=scripts.recovery_row(judged, outcome),
+        )
+        (reply,) = texts(self.run(call))
+        self.confirm(settling.recover(self.model, judged, outcome), reply)
+        return reply
+
+    def sweep(self, keeper: str, lane: str, kind: str) -> list[Candidate]:
+        """One pass over one stream."""
+        ripe = self.bench.ripe(lane, kind)
+        call = scripts.recover(
+            clock=self.bench.clock,
+            worker=keeper,
+            lease_ms=LEASE,
+            retention_ms=RETENTION,
+            lane=lane,
+            kind=kind,
+            count=100,
+        )
+        hold, complete, found = self.run(call)
+        reply = (int(hold), [Candidate.parse(line) for line in found])
+        assert complete
+        self.confirm(keeping.sweep(self.model, keeper, lane, kind, ripe), reply)
+        return reply[1]
+
+    def sweep_all(self, keeper: str) -> list[Candidate]:
+        """One pass over all streams in which something is pending."""
+        pending = [place for place, stream in self.model.streams.items() if stream.pending]
+        return [judged for lane, kind in pending for judged in self.sweep(keeper, lane, kind)]
+
+    def repair(self, keeper: str) -> list[Candidate]:
+        """One look at the place of every record."""
+        ids = sorted(self.model.accepted)
+        call = scripts.repair(clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, rows=ids)
+        mended, found = self.run(call)
+        reply = (mended, [Candidate.parse(line) for line in found])
+        self.confirm(keeping.repair(self.model, ids), reply)
+        return reply[1]
+
+    def promote(self, keeper: str, limit: int) -> None:
+        call = scripts.promote(clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, limit=limit)
+        promoted, expired, nearest = self.run(call)
+        reply = (promoted, expired, int(nearest) if nearest else None)
+        self.confirm(keeping.promote(self.model, limit), reply)
+
+    def resync(self, hand: Hand) -> None:
+        """A new connection: a new session, and what is ours and not held is offered (D5)."""
+        call = scripts.session(worker=hand.name, own=hand.session, liveness_ms=LIVENESS, rows=["host", "h"])
+        reply = int(self.run(call))
+        self.confirm(claiming.open_session(self.model, hand.name, hand.session), reply)
+        hand.session, hand.broken = reply, False
+        held = hand.places()
+        hand.offers = [one for one in keeping.pending_of(self.model, hand.name) if one not in held]
+
+    def beat(self, hand: Hand) -> None:
+        """A heartbeat for all that the worker holds; what it hears of as lost, it lets go."""
+        claims = list({held.claim.job_id: held.claim.fence for held in hand.held}.items())
+        rows: list[Argument] = [word for claim in claims for word in claim]
+        call = scripts.heartbeat(
+            clock=self.bench.clock, worker=hand.name, lease_ms=LEASE, liveness_ms=LIVENESS, rows=rows
+        )
+        verdict, lost, cancelled = self.run(call)
+        expected = keeping.heartbeat(self.model, hand.name, claims)
+        self.confirm(expected, (verdict.decode(), texts(lost), texts(cancelled)))
+        hand.broken = hand.broken or expected[0] != "OK"
+        for held in [one for one in hand.held if one.claim.job_id in expected[1] and one.row is None]:
+            hand.let_go(held)
+
+    def ask(
+        self,
+        hand: Hand,
+        lanes: Sequence[str],
+        limit: int,
+        *,
+        reserved: int = 0,
+        quarantine: bool = False,
+        rows: Sequence[Row] = (),
+    ) -> Asked:
+        """The worker's next exchange; its offers ride in it."""
+        if hand.broken:
+            self.resync(hand)
+        offers, hand.offers = tuple(hand.offers), []
+        slots = dict.fromkeys(lanes, 1 if quarantine else reserved)
+        shared = 0 if quarantine else limit
+        return Asked(hand.name, hand.session, limit, shared, slots, quarantine, offers, tuple(rows))
+
+    def hear(self, hand: Hand, asked: Asked, reply: tuple[str, list[Claim], list[str]]) -> None:
+        """The reply reached the worker."""
+        verdict, claims, replies = reply
+        hand.broken = verdict != "OK"
+        for row, _ in zip(asked.rows, replies, strict=True):
+            for held in [one for one in hand.held if one.row is row]:
+                hand.let_go(held)
+        hand.held.extend(Held(claim) for claim in claims)
+
+    # --- the end -----------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            if self.sound:
+                self._fair_run()
+        finally:
+            self.bench.clear()
+
+    def _fair_run(self) -> None:
+        """Without further faults, everything that was accepted comes to an end, and nothing stays behind."""
+        for _ in range(FAIR_ROUNDS):
+            for hand in self.hands:
+                self._work(hand)
+            if self._finished():
+                break
+            self.bench.pass_time(self._pause())
+            self._keep(self.hands[0].name)
+        assert self._finished(), f"after {FAIR_ROUNDS} fair rounds: {self._open()}, {self.model.streams}"
+        lives = self.bench.history.lives
+        assert lives.keys() == self.model.accepted.keys()
+        assert all(lives[job_id].status == job.status for job_id, job in self.model.accepted.items())
+        assert not self.bench.seen.schedule
+        assert not self.bench.seen.deadlines
+        assert not any(one.entries or one.pending for one in self.bench.seen.streams.values())
+
+    def _pause(self) -> int:
+        """Half a lease, so that the keeper's sweeps are no outage; longer if all wait for their time."""
+        streams = self.model.streams.values()
+        if any(stream.entries or stream.pending for stream in streams) or not self.model.schedule:
+            return LEASE // 2
+        return max(LEASE // 2, min(self.model.schedule.values()) - self.model.now)
+
+    def _work(self, hand: Hand) -> None:
+        """Settle what is held, take what there is, and settle that, one quarantined job after the other."""
+        while True:
+            rows = [self._row_of(held) for held in hand.held]
+            asked = self.ask(hand, LANES, 20, rows=rows)
+            self.hear(hand, asked, self.exchange(asked))
+            for lane in LANES:
+                if not hand.held and self.model.streams[lane, "q"].undelivered():
+                    asked = self.ask(hand, [lane], 1, quarantine=True)
+                    self.hear(hand, asked, self.exchange(asked))
+            waiting = any(stream.undelivered() for stream in self.model.streams.values())
+            if not (hand.held or waiting):
+                return
+
+    def _row_of(self, held: Held) -> Row:
+        held.row = held.row or Row(held.claim, Success())
+        return held.row
+
+    def _keep(self, keeper: str) -> None:
+        self.promote(keeper, 500)
+        dead = self.sweep(
+            keeper, LANES[0], "a"
+        )  # even if nothing is pending: a keeper that sweeps is no outage
+        for judged in dead + self.sweep_all(keeper) + self.repair(keeper):
+            self.commit(keeper, judged, fate(judged, known=True))
+
+    def _open(self) -> list[Job]:
+        return [job for job in self.model.jobs.values() if not job.over]
+
+    def _finished(self) -> bool:
+        streams = self.model.streams.values()
+        places = (self.model.schedule, self.model.deadlines, *(one.entries or one.pending for one in streams))
+        return not self._open() and not any(places)
+
+
+def _by_job(claim: Claim) -> str:
+    return claim.job_id

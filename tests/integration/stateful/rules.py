@@ -1,0 +1,38 @@
+"""All rules together, and how an example begins.
+
+Numbers pick a worker, job or claim by `nth`, so that every step stays possible while an example shrinks.
+What happens often is a rule of its own, what is rare shares one: Hypothesis picks among rules evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from tests.integration.stateful.bench import LANES, LEASE
+from tests.integration.stateful.damage import Damage
+from tests.integration.stateful.keepers import Keepers
+from tests.integration.stateful.producers import Operators, Producers, requests
+from tests.integration.stateful.workers import Workers
+from tests.model.job import Request
+
+
+class QueueMachine(Producers, Operators, Workers, Keepers, Damage):
+    """A shard with producers, two workers, a keeper, an operator, and what can go wrong."""
+
+    @initialize(
+        batch=st.lists(requests, min_size=2, max_size=6), taken=st.integers(0, 3), swept=st.booleans()
+    )
+    def start(self, batch: list[Request], taken: int, swept: bool) -> None:
+        """`taken`: jobs that the first worker has already. `swept`: a keeper was at work before."""
+        for _ in range(2):
+            self.worker_starts()
+        if swept:
+            self.time_passes_under_a_keeper(LEASE, 0)
+        self.requests = [replace(request, job_id=f"j{number}") for number, request in enumerate(batch, 1)]
+        self.send(self.requests)
+        if taken:
+            asked = self.ask(self.hands[0], LANES, taken)
+            self.hear(self.hands[0], asked, self.exchange(asked))

@@ -1,0 +1,164 @@
+"""The steps of workers: claim, start, settle, heartbeat; lost and late calls; the blocking reader; death."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
+from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
+from tests.integration.stateful.bench import LANES
+from tests.integration.stateful.hands import Asked, Hand, Row
+from tests.integration.stateful.machine import Protocol, nth, some
+
+#: By short names, so that a failing sequence can be read.
+OUTCOMES: dict[str, Outcome] = {
+    "success": Success(),
+    "long result": Success(b'"' + b"x" * 100 + b'"'),
+    "retry now": Retry(0, ErrorClass.TRANSIENT, "timeout", "too slow", "transient:0;j=0;f=1"),
+    "retry in 5 s": Retry(5_000, ErrorClass.UNKNOWN, "ValueError", "no", "unknown:5000;j=0;f=1"),
+    "retry in 40 s": Retry(40_000, ErrorClass.TRANSIENT, "timeout", "", "transient:40000;j=0;f=1"),
+    "fail": Fail(ErrorClass.PERSISTENT, "bad_arguments", "what is this?"),
+    "release": Release(Reason.SHUTDOWN),
+    "snooze 10 s": Release(Reason.SNOOZED, 10_000),
+    "unknown task": Release(Reason.UNKNOWN_TASK, 1_000),
+}
+#: What becomes of a call: answered; executed, but the reply was lost; not executed yet, if ever.
+FATES = ("answered", "answered", "lost", "late")
+
+
+fates = st.sampled_from(FATES)
+
+
+class Workers(Protocol):
+    """claim, start, settle, heartbeat; lost and late calls; the blocking reader; death."""
+
+    def worker_starts(self) -> None:
+        self.born += 1
+        self.hands.append(Hand(f"w{self.born}"))
+        self.resync(self.hands[-1])
+
+    def _send(self, hand: Hand, asked: Asked, what: str) -> None:
+        if what == "late":
+            self.late.append(asked)
+        else:
+            reply = self.exchange(asked)
+            if what == "answered":
+                self.hear(hand, asked, reply)
+                return
+        hand.broken = True
+
+    @rule(
+        worker=some,
+        limit=st.integers(1, 3),
+        outcomes=st.lists(st.sampled_from(sorted(OUTCOMES)), min_size=1, max_size=4),
+        rounds=st.integers(1, 3),
+        fate=fates,
+    )
+    def work(self, worker: int, limit: int, outcomes: list[str], rounds: int, fate: str) -> None:
+        """Settle all that is held and claim anew, in one exchange, as the pump does."""
+        hand = nth(self.hands, worker)
+        for left in reversed(range(rounds)):
+            rows = [
+                self._row(hand, i, OUTCOMES[nth(outcomes, left + i)], True) for i in range(len(hand.held))
+            ]
+            self._send(hand, self.ask(hand, LANES, limit, rows=rows), "answered" if left else fate)
+
+    @rule(
+        worker=some,
+        limit=st.integers(1, 3),
+        lanes=st.permutations(LANES),
+        reserved=st.integers(0, 1),
+        twice=st.booleans(),
+        fate=fates,
+    )
+    def claim(self, worker: int, limit: int, lanes: list[str], reserved: int, twice: bool, fate: str) -> None:
+        """`twice`: what the reader got came after the same entries were listed, so they are offered twice."""
+        hand = nth(self.hands, worker)
+        if twice:
+            hand.offers *= 2
+        self._send(hand, self.ask(hand, lanes, limit, reserved=reserved), fate)
+
+    @precondition(lambda self: any(self.model.streams[lane, "q"].entries for lane in LANES))
+    @rule(worker=some, lane=st.sampled_from(LANES), fate=fates)
+    def claim_quarantined(self, worker: int, lane: str, fate: str) -> None:
+        hand = nth(self.hands, worker)
+        self._send(hand, self.ask(hand, [lane], 1, quarantine=True), fate)
+
+    def _row(self, hand: Hand, pick: int, outcome: Outcome | None, ran: bool) -> Row:
+        """The outcome that a claim has already, else this one."""
+        held = nth(hand.held, pick)
+        if outcome is None:
+            return Row(held.claim, None)
+        held.row = held.row or Row(held.claim, outcome, ran)
+        return held.row
+
+    @precondition(lambda self: any(hand.held for hand in self.hands))
+    @rule(
+        worker=some,
+        pick=some,
+        outcome=st.sampled_from(sorted(OUTCOMES)),
+        ran=st.booleans(),
+        limit=st.integers(0, 2),
+        fate=fates,
+    )
+    def settle(self, worker: int, pick: int, outcome: str, ran: bool, limit: int, fate: str) -> None:
+        """In one exchange with the next claim, if `limit` asks for one."""
+        hand = nth([one for one in self.hands if one.held], worker)
+        row = self._row(hand, pick, OUTCOMES[outcome], ran)
+        if limit == 0 and fate == "answered":
+            self.settle_rows(hand.name, [row])
+            hand.let_go(nth(hand.held, pick))
+        else:
+            self._send(hand, self.ask(hand, LANES if limit else (), limit, rows=[row]), fate)
+
+    @precondition(lambda self: any(hand.held for hand in self.hands))
+    @rule(worker=some, pick=some, fate=fates)
+    def handler_starts(self, worker: int, pick: int, fate: str) -> None:
+        hand = nth([one for one in self.hands if one.held], worker)
+        self._send(hand, self.ask(hand, (), 0, rows=[self._row(hand, pick, None, True)]), fate)
+
+    @precondition(lambda self: self.late)
+    @rule(pick=some)
+    def late_call_executes(self, pick: int) -> None:
+        """It was on its way all the time; nobody waits for its reply."""
+        asked = nth(self.late, pick)
+        self.late.remove(asked)
+        self.exchange(asked)
+
+    @rule(worker=some)
+    def heartbeat(self, worker: int) -> None:
+        self.beat(nth(self.hands, worker))
+
+    @rule(worker=some, lane=st.sampled_from(LANES), kind=st.sampled_from(("a", "r")), lost=st.booleans())
+    def reader_reads(self, worker: int, lane: str, kind: str, lost: bool) -> None:
+        """Entries are delivered without a claim: offered next, or listed when the read failed (R18)."""
+        hand, stream = nth(self.hands, worker), self.model.streams[lane, kind]
+        if not stream.group:
+            return  # NOGROUP: the next claim makes it (R9)
+        key = self.bench.keys.stream(lane, kind)
+        reply = self.bench.redis("XREADGROUP", "GROUP", "workers", hand.name, "COUNT", 1, "STREAMS", key, ">")
+        found = [entry.decode() for entry, _ in reply[0][1]] if reply else []
+        expected = stream.undelivered()[:1]
+        if expected:
+            stream.deliver(hand.name, expected[0])
+        self.confirm(expected, found)
+        if lost:
+            hand.broken = True
+        else:
+            hand.offers += [(lane, kind, entry) for entry in found]
+
+    @rule(worker=some, leave=st.booleans())
+    def worker_dies(self, worker: int, leave: bool) -> None:
+        """Its claims stay, and what it sent may still execute. Another one takes its place.
+
+        `leave`: its key goes, and its consumers with it where nothing is pending (R6).
+        """
+        hand = nth(self.hands, worker)
+        self.hands.remove(hand)
+        reply = self.run(scripts.forget(worker=hand.name, leave=int(leave), rows=LANES))
+        if leave:
+            self.model.sessions.pop(hand.name, None)
+        self.confirm(hand.name in self.model.sessions, reply == b"ALIVE")
+        self.worker_starts()

@@ -1,0 +1,28 @@
+"""The scripts against a model of the protocol, in sequences that nobody thought of.
+
+Each sequence of steps runs on a real server. After every step the reply, the transition log and everything
+that is stored are compared with the model; at the end a run without faults must finish every job.
+
+`STREAMWORKER_STATEFUL_EXAMPLES` sets the number of sequences (200); `STREAMWORKER_STATEFUL_SEED=random` makes
+them other ones each time. `python -m tests.integration.stateful.mutations` shows what this test notices.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.stateful.bench import Wire
+from tests.integration.stateful.running import EXAMPLES, run_examples
+from tests.servers import ServerFactory
+
+
+@pytest.mark.timeout(300 + EXAMPLES)  # shrinking takes minutes, and its result is worth waiting for
+def test_no_sequence_of_steps_loses_a_job_or_records_two_outcomes(own_valkey: ServerFactory) -> None:
+    wire = Wire(own_valkey().url)
+
+    ran, error = run_examples(wire)
+
+    wire.close()
+    if error is not None:
+        raise error
+    assert ran >= EXAMPLES
