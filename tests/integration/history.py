@@ -117,16 +117,16 @@ class Observer:
 
     def record(self, job_id: str) -> Record:
         """A job's record; fails when there is none."""
-        raw = self.redis.hgetall(self.keys.job(job_id))
-        assert raw, f"job {job_id} has no record"
+        raw = self.redis.get(self.keys.job(job_id))
+        assert raw is not None, f"job {job_id} has no record"
         return Record.parse(job_id, raw)
 
     def statuses(self, job_ids: Iterable[str]) -> Counter[str]:
         """How many of the jobs are in which state."""
         pipeline = self.redis.pipeline(transaction=False)
         for job_id in job_ids:
-            pipeline.hget(self.keys.job(job_id), "st")
-        return Counter(token.decode().split(" ")[0] if token else "missing" for token in pipeline.execute())
+            pipeline.get(self.keys.job(job_id))
+        return Counter(raw.decode().split(" ")[0] if raw else "missing" for raw in pipeline.execute())
 
     def all_over(self, job_ids: Collection[str]) -> bool:
         """Whether every one of the jobs has come to an end."""

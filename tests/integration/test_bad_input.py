@@ -285,8 +285,8 @@ async def test_an_unknown_task_is_handed_back_and_after_an_hour_is_a_dead_letter
         assert (handed_back.status, handed_back.attempt, handed_back.starts) == (Status.QUEUED, 0, 0)
         assert observer.transitions(job.id)[-1].reason == "unknown_task"
 
-        an_hour_ago = handed_back.number("ut") or 0
-        observer.redis.hset(observer.keys.job(job.id), "ut", an_hour_ago - 3_600_000)
+        handed_back.fields["ut"] = str((handed_back.number("ut") or 0) - 3_600_000)  # an hour ago
+        observer.redis.set(observer.keys.job(job.id), handed_back.line())
         failed = await failure(job)
 
     assert (failed.code, failed.error_class) == ("unknown_task", "persistent")

@@ -303,6 +303,23 @@ async def test_shared_slots_follow_the_weights_while_both_lanes_wait(
     assert 3.0 < first["priority"] / first["normal"] < 5.0
 
 
+async def test_a_backlog_in_one_lane_flows_while_the_other_is_empty(app: App, observer: Observer) -> None:
+    """D7: whoever waits in the blocking read for one lane must not miss that another's slots are free."""
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        await asyncio.sleep(0.005)  # a job's work
+
+    jobs = await app.enqueue_many(work.call() for _ in range(200))
+    began = time.monotonic()
+    async with serving(app, concurrency=8):
+        await asyncio.gather(*(job.result(20) for job in jobs))
+        took = time.monotonic() - began
+
+    # 200 jobs of 5 ms in the 5 slots that are normal's or shared are 0.2 s; a blocking read is 1 s.
+    assert took < 2.0
+
+
 async def test_a_worker_of_one_lane_leaves_the_others_alone(app: App, observer: Observer) -> None:
     """DESIGN 12: `--lanes`: hard isolation is a process per lane."""
 
