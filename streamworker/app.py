@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -91,6 +91,15 @@ class App:
     def queue(self) -> Queue:
         """The verbs over the running loop's connections."""
         return self._source.get()
+
+    @contextmanager
+    def connected_by(self, source: QueueSource) -> Iterator[None]:
+        """For tests: within, what the app enqueues and looks up goes through this source."""
+        usual, self._source = self._source, source
+        try:
+            yield
+        finally:
+            self._source = usual
 
     # The async overload comes first: a coroutine function is a plain callable as well.
     @overload

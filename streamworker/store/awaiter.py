@@ -11,7 +11,6 @@ from streamworker.core.errors import StreamworkerError
 from streamworker.core.states import Status
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff
-from streamworker.store.connection import Link
 from streamworker.store.keys import Keys
 
 #: Seconds that one BLPOP blocks (R17: at most 2 s, and less than the connection's timeout).
@@ -47,7 +46,7 @@ class Awaiter:
     def __init__(self, caller: Caller, keys: Keys) -> None:
         self._caller = caller
         self._keys = keys
-        self._link = Link(caller.link.url, timeout=BLOCK + 3)
+        self._link = caller.opens(caller.link.url, timeout=BLOCK + 3)
         self._wanted: dict[str, list[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
         self._client_id: int | None = None  # of the blocked connection, to release it

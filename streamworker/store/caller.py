@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost
-from streamworker.store.connection import Argument, Link, ReplyError
+from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.scripts import Call
 
 #: Answers of a server that is starting, failing over or busy: the call was not executed (R42).
@@ -32,8 +32,11 @@ def backoff(attempt: int) -> float:
 class Caller:
     """One connection of an event loop that comes back by itself."""
 
-    def __init__(self, url: str, tag: str, *, patience: float = 10.0, timeout: float = 5.0) -> None:
-        self.link = Link(url, timeout=timeout)
+    def __init__(
+        self, url: str, tag: str, *, patience: float = 10.0, timeout: float = 5.0, opens: Opens = Link
+    ) -> None:
+        self.opens = opens
+        self.link = opens(url, timeout=timeout)
         self.tag = tag
         #: Seconds that a call may take, lost connections included.
         self.patience = patience

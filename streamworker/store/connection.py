@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
 
@@ -252,6 +252,14 @@ class Link:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # retrieved: a caller that is gone makes no noise
+
+
+class Opens(Protocol):
+    """Makes links. `Link` itself does; tests have others, such as one to a server in memory."""
+
+    def __call__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> Link:
+        """A link that is not connected yet."""
+        ...
 
 
 class SyncLink:

@@ -13,6 +13,7 @@ from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.awaiter import Awaiter, Ended, look
 from streamworker.store.caller import Caller
+from streamworker.store.connection import Link, Opens
 from streamworker.store.enqueuer import Enqueuer
 from streamworker.store.keys import Keys
 
@@ -20,10 +21,10 @@ from streamworker.store.keys import Keys
 class Queue:
     """One namespace as seen from one event loop. Connects when first used, and again when need be."""
 
-    def __init__(self, settings: Settings, *, patience: float = 10.0) -> None:
+    def __init__(self, settings: Settings, *, patience: float = 10.0, opens: Opens = Link) -> None:
         self.settings = settings
         self.keys = Keys(settings.namespace)
-        self.caller = Caller(settings.redis_url, self.keys.tag, patience=patience)
+        self.caller = Caller(settings.redis_url, self.keys.tag, patience=patience, opens=opens)
         self.enqueuer = Enqueuer(self.caller)
         self._awaiter = Awaiter(self.caller, self.keys)
 
@@ -84,8 +85,9 @@ class Queue:
 class QueueSource:
     """A queue for each event loop and process that asks: connections are never shared (R27)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, opens: Opens = Link) -> None:
         self.settings = settings
+        self._opens = opens
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Queue]] = (
             weakref.WeakKeyDictionary()
         )
@@ -95,7 +97,7 @@ class QueueSource:
         loop = asyncio.get_running_loop()
         known = self._queues.get(loop)
         if known is None or known[0] != os.getpid():
-            known = (os.getpid(), Queue(self.settings))
+            known = (os.getpid(), Queue(self.settings, opens=self._opens))
             self._queues[loop] = known
         return known[1]
 
