@@ -64,6 +64,9 @@ class Pump:
         self.holdings = Holdings(lanes)
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
+        #: Told of each answered exchange: what was settled with its replies, what was begun, claims by lane.
+        self.on_exchange: Callable[[list[Running], list[bytes], list[Running], dict[str, int]], None] | None
+        self.on_exchange = None
         self._settings = settings
         self._slots = Slots.of(lanes, concurrency)
         self._plan_state = lane_plan.State()
@@ -168,6 +171,11 @@ class Pump:
         self._quarantine = None
 
     # --- what others ask
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has a session with Redis."""
+        return self._ready
 
     @property
     def isolating(self) -> bool:
@@ -324,12 +332,14 @@ class Pump:
             if reply in (b"STALE", b"GONE"):
                 report_stale(running, reply.decode())
         if verdict != b"OK" and flight.limit:
+            self._tell(flight, replies, [], {})
             self._resync()
             return
         self._accepting = True  # what ends at once is collected, and sent when all are begun
         now = self._loop.time()
         late = now - flight.sent_at > self._settings.lease
-        taken: dict[str, int] = {}
+        taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
+        begun: list[Running] = []
         for i in range(0, len(claims), 3):
             running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]))
             lane = running.claim.lane
@@ -339,6 +349,7 @@ class Pump:
                 self._unconfirmed.append(running)
             else:
                 self._begin(running)
+                begun.append(running)
         self._accepting = False
         if flight.quarantine:
             self._quarantine = None
@@ -346,6 +357,13 @@ class Pump:
         elif flight.plan is not None:
             self._plan_state = lane_plan.charge(self._plan_state, flight.plan, taken)
         self._turn()
+        self._tell(flight, replies, begun, taken)
+
+    def _tell(
+        self, flight: _Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]
+    ) -> None:
+        if self.on_exchange is not None:
+            self.on_exchange(flight.settled, replies, begun, taken)
 
     def _begin(self, running: Running) -> None:
         if self._start(running):

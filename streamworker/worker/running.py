@@ -35,6 +35,7 @@ class Running:
     told_at: float = 0.0
     marked: bool = False  # the start mark was sent
     outcome: Outcome | None = None  # set once; never replaced
+    ended: float = 0.0  # when it came to its outcome
     occupies: bool = False  # it has a slot
     handler: asyncio.Task[None] | None = None
     entered: bool = False  # the handler's task has begun: before that it cannot be cancelled
