@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamworker.app import App
-    from streamworker.client import Client, Job, JobView, Options, Request
+    from streamworker.client import Client, Job
     from streamworker.core.errors import (
         Cancel,
         ConfigurationError,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from streamworker.core.outcome import Skip, Snooze
     from streamworker.core.retry import Retry
     from streamworker.core.states import Disposition, ErrorClass, Status
+    from streamworker.request import JobView, Options, Request
     from streamworker.task import BadArguments, Call, Context, Task
     from streamworker.worker.worker import Worker
 
@@ -87,7 +88,7 @@ __all__ = [
 #: Where each public name lives.
 _NAMES_OF = {
     "streamworker.app": "App",
-    "streamworker.client": "Client Job JobView Options Request",
+    "streamworker.client": "Client Job",
     "streamworker.core.errors": (
         "Cancel ConfigurationError ConnectionLost DurationError EnqueueRejected "
         "IdempotencyConflict InvalidArgument JobFailed JobNotFound OutcomeUnknown "
@@ -98,6 +99,7 @@ _NAMES_OF = {
     "streamworker.core.outcome": "Skip Snooze",
     "streamworker.core.retry": "Retry",
     "streamworker.core.states": "Disposition ErrorClass Status",
+    "streamworker.request": "JobView Options Request",
     "streamworker.task": "BadArguments Call Context Task",
     "streamworker.worker.worker": "Worker",
 }

@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from streamworker import settings as settings_module
-from streamworker.client import DEFAULT_LANE, Job, handle_of, place_all
+from streamworker.client import Job, handle_of, place_all
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
 from streamworker.core.lanes import DEFAULT_LANES, Lane, check_lane_name
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.template import check_task_name
+from streamworker.request import DEFAULT_LANE
 from streamworker.store.keys import Keys
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import MAX_STARTS, NewJob

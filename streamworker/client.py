@@ -6,155 +6,22 @@ have the task's code.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from streamworker import settings as settings_module
-from streamworker.core import codec, durations
-from streamworker.core.clock import SystemClock
+from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import DurationError, EnqueueRejected, IdempotencyConflict, JobFailed
-from streamworker.core.ids import JobIds, check_job_id
-from streamworker.core.job import Record, encode_envelope
-from streamworker.core.lanes import check_lane_name
+from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
-from streamworker.core.template import check_correlation_id, check_key, check_task_name, check_tenant, key_id
-from streamworker.store.awaiter import Ended
-from streamworker.store.enqueuer import Placed
+from streamworker.core.template import check_task_name
+from streamworker.request import JobView, Options, Request, accepted, actor, new_job, value_of
+from streamworker.store.placing import Placed
 from streamworker.store.queue import Queue, QueueSource
-from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS, NewJob
+from streamworker.store.scripts import NewJob
 
 R = TypeVar("R")
-
-#: The correlation id of the job whose handler is running: what it enqueues inherits it.
-current_correlation_id: ContextVar[str | None] = ContextVar("streamworker_correlation_id", default=None)
-#: Lane of a job for which nobody named one.
-DEFAULT_LANE = "normal"
-
-_ids = JobIds(SystemClock().time_ms)
-
-
-def actor() -> str:
-    """Who acts, for the event log: user@host, one word."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number without a name
-        user = "unknown"
-    return "".join(f"{user}@{socket.gethostname()}".split()) or "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What may be said of one enqueue. Never in one namespace with the handler's arguments."""
-
-    key: str | None = None
-    lane: str | None = None
-    tenant: str | None = None
-    delay_ms: int = 0
-    deadline_ms: int = 0
-    correlation_id: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        key: str | None = None,
-        lane: str | None = None,
-        tenant: str | None = None,
-        delay: Duration | None = None,
-        deadline: Duration | None = None,
-        correlation_id: str | None = None,
-    ) -> Options:
-        """Checked options. Raises InvalidArgument or DurationError, both ValueErrors."""
-        delay_ms = 0 if delay is None else durations.to_ms(delay, what="delay")
-        deadline_ms = 0 if deadline is None else durations.to_ms(deadline, what="deadline")
-        if deadline is not None and deadline_ms <= delay_ms:
-            raise DurationError(
-                "deadline", deadline, "is not after the delay: the job would expire before it could run"
-            )
-        return cls(
-            None if key is None else check_key(key),
-            None if lane is None else check_lane_name(lane),
-            None if tenant is None else check_tenant(tenant),
-            delay_ms,
-            deadline_ms,
-            None if correlation_id is None else check_correlation_id(correlation_id),
-        )
-
-
-def new_job(
-    task: str,
-    args: Mapping[str, Any],
-    options: Options,
-    *,
-    lane: str = DEFAULT_LANE,
-    payload_limit: int = codec.PAYLOAD_LIMIT_BYTES,
-    window_ms: int = KEY_WINDOW_MS,
-    max_starts: int = MAX_STARTS,
-) -> NewJob:
-    """One job ready for Redis; everything that can be refused without Redis is refused here.
-
-    Raises SerializationError with the path of the bad value, or PayloadTooLarge.
-    """
-    encoded = codec.encode_args(dict(args), limit=payload_limit)
-    correlation_id = options.correlation_id or current_correlation_id.get()
-    envelope = encode_envelope(
-        task, encoded, key=options.key, tenant=options.tenant, correlation_id=correlation_id
-    )
-    keyed = options.key is not None
-    return NewJob(
-        job_id=_ids.new(),
-        task=task,
-        lane=options.lane or lane,
-        envelope=envelope,
-        key_id=key_id(task, "", options.key) if options.key is not None else "",
-        fingerprint=codec.fingerprint(args) if keyed else "",
-        window_ms=window_ms,
-        delay_ms=options.delay_ms,
-        deadline_ms=options.deadline_ms,
-        tenant=options.tenant or "",
-        max_starts=max_starts,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """What a job's record says. Times are ms since the epoch, by Redis's clock."""
-
-    id: str
-    task: str
-    lane: str
-    tenant: str | None
-    status: Status
-    attempt: int
-    error_class: str | None
-    error_code: str | None
-    enqueued_at: int | None
-    started_at: int | None
-    finished_at: int | None
-
-    @classmethod
-    def of(cls, record: Record) -> JobView:
-        error_class, _, error_code = (record.text("ec") or "").partition(" ")
-        shown = record.status is not Status.SUCCEEDED
-        return cls(
-            id=record.job_id,
-            task=record.task,
-            lane=record.lane,
-            tenant=record.text("tn"),
-            status=record.status,
-            attempt=record.attempt,
-            error_class=(error_class or None) if shown else None,
-            error_code=(error_code or None) if shown else None,
-            enqueued_at=record.number("at"),
-            started_at=record.started_at,
-            finished_at=record.finished_at,
-        )
 
 
 class Job(Generic[R]):
@@ -192,34 +59,15 @@ class Job(Generic[R]):
         return await self._source.get().cancel(self.id, actor=actor()) != "ALREADY"
 
 
-def value_of(job_id: str, ended: Ended) -> Any:
-    """The result of a finished job, or its failure raised as JobFailed."""
-    if ended.status is Status.SUCCEEDED:
-        return codec.decode(ended.result) if ended.result else None
-    raise JobFailed(job_id, ended.error_code, ended.error_class, ended.error)
-
-
 def handle_of(placed: Placed, job: NewJob, key: str | None, source: QueueSource) -> Job[Any]:
     """A handle, or the refusal as an exception."""
-    if placed.disposition is Disposition.CONFLICT:
-        raise IdempotencyConflict(placed.job_id, key or "", job.task)
-    if placed.disposition is Disposition.REJECTED:
-        raise EnqueueRejected("the lane is full")
+    accepted(placed, job, key)
     return Job(placed.job_id, placed.disposition, source)
 
 
 async def place_all(queue: Queue, jobs: list[NewJob], source: QueueSource) -> list[Job[Any]]:
     """A handle for each job, in order; conflicts and rejections say so in their disposition."""
     return [Job(placed.job_id, placed.disposition, source) for placed in await queue.enqueuer.place(jobs)]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One job for `Client.enqueue_many`."""
-
-    task: str
-    args: Mapping[str, Any]
-    options: Options = Options()
 
 
 class Client:

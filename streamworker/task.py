@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from streamworker.client import Job, Options, new_job
+from streamworker.client import Job
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.retry import Retry
 from streamworker.core.template import KeyTemplate, check_task_name
+from streamworker.request import Options, new_job
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 P = ParamSpec("P")

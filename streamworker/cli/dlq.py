@@ -133,8 +133,8 @@ def replay(
     Skipped are jobs whose key another job has by now, and those that somebody dealt with meanwhile. Exit code
     1 when nothing could be replayed.
     """
-    from streamworker.client import actor
     from streamworker.ops import dlq
+    from streamworker.request import actor
 
     settings = settings_of(app, redis_url)
     which = _which(ids, dlq.Filters(task, code, lane, tenant))
@@ -163,8 +163,8 @@ def discard(
 
     The jobs stay failed, and the log keeps who decided so.
     """
-    from streamworker.client import actor
     from streamworker.ops import dlq
+    from streamworker.request import actor
 
     settings = settings_of(app, redis_url)
     which = _which(ids, dlq.Filters(task, code, lane, tenant))

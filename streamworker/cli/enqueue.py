@@ -42,9 +42,10 @@ def enqueue(
     The task's code is not needed: a worker that knows the task will run it. With a key that is in use for the
     same arguments the id is that of the earlier job.
     """
-    from streamworker.client import Options, handle_of, new_job
+    from streamworker.client import handle_of
     from streamworker.core.states import Disposition
     from streamworker.core.template import check_task_name
+    from streamworker.request import Options, new_job
     from streamworker.store.queue import QueueSource
 
     settings = settings_of(app, redis_url)

@@ -88,8 +88,8 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
 
     A job that is over already is left as it is, with exit code 1.
     """
-    from streamworker.client import actor
     from streamworker.core.ids import check_job_id
+    from streamworker.request import actor
 
     settings = settings_of(app, redis_url)
     check_job_id(job_id)

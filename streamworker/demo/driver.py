@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 from streamworker import settings
-from streamworker.client import Options, new_job
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.states import Disposition
 from streamworker.demo import report, shop
@@ -19,6 +18,7 @@ from streamworker.demo.ledger import Account, Ledger, settle_account
 from streamworker.demo.report import Progress, Snapshot
 from streamworker.embedded import EmbeddedServer
 from streamworker.ops import inspect
+from streamworker.request import Options, new_job
 from streamworker.store.queue import Queue
 from streamworker.store.scripts import NewJob
 

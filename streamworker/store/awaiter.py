@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 
 from streamworker.core.errors import StreamworkerError
-from streamworker.core.states import Status
-from streamworker.store import scripts
+from streamworker.store import scripts, watching
 from streamworker.store.caller import Caller, backoff
 from streamworker.store.keys import Keys
-
-#: Seconds that one BLPOP blocks (R17: at most 2 s, and less than the connection's timeout).
-BLOCK = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A finished job: its result as JSON (empty: None), or its error."""
-
-    status: Status
-    result: bytes
-    error_class: str
-    error_code: str
-    error: str
+from streamworker.store.watching import BLOCK, Ended
 
 
 async def look(caller: Caller, job_id: str, *, wait: bool = False) -> Ended | bool | None:
     """The outcome; None while the job is open; False when there is no record of it."""
-    reply = await caller.run(scripts.watch(clock="", job_id=job_id, wait=int(wait)))
-    if reply == b"GONE":
-        return False
-    if reply == b"WAIT":
-        return None
-    status, result, code, error = reply
-    error_class, _, error_code = code.decode().partition(" ")
-    return Ended(Status(status.decode()), result, error_class, error_code, error.decode("utf-8", "replace"))
+    return watching.parse(await caller.run(scripts.watch(clock="", job_id=job_id, wait=int(wait))))
 
 
 class Awaiter:

@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import EnqueueRejected, OutcomeUnknown, StreamworkerError
-from streamworker.core.states import Disposition
+from streamworker.core.errors import OutcomeUnknown, StreamworkerError
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, passes
-from streamworker.store.connection import Argument, NoScript, ReplyError
-from streamworker.store.scripts import BATCH, NewJob
-
-#: A call carries at most so many bytes of envelopes: one huge write would hold up everybody else's.
-CALL_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """What became of one enqueue: the job that answers for it, and its state where it was there before."""
-
-    job_id: str
-    disposition: Disposition
-    status: str = "queued"
-
-
-def _parse(reply: bytes, job: NewJob) -> Placed:
-    word, *rest = reply.decode().split(" ")
-    disposition = Disposition(word)
-    if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
-        return Placed(rest[0], disposition, rest[1])
-    return Placed(job.job_id, disposition)
-
+from streamworker.store.connection import NoScript, ReplyError
+from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
+from streamworker.store.scripts import NewJob
 
 _Waiting = tuple[NewJob, "asyncio.Future[Placed]"]
 
@@ -68,7 +46,7 @@ class Enqueuer:
         for chunk in _chunks(pending):
             self._send(chunk)
 
-    def _send(self, chunk: list[_Waiting]) -> None:
+    def _send(self, chunk: Sequence[_Waiting]) -> None:
         if not self._caller.link.connected:
             self._persist(chunk, sent=False)
             return
@@ -76,7 +54,7 @@ class Enqueuer:
         reply = self._caller.link.send_script(call.script, self._caller.tag, *call.argv)
         reply.add_done_callback(partial(self._answered, chunk))
 
-    def _answered(self, chunk: list[_Waiting], reply: asyncio.Future[Any]) -> None:
+    def _answered(self, chunk: Sequence[_Waiting], reply: asyncio.Future[Any]) -> None:
         if reply.cancelled():
             self._persist(chunk, sent=True)
         elif (error := reply.exception()) is None:
@@ -87,13 +65,13 @@ class Enqueuer:
             script = scripts.enqueue(clock="", rows=()).script
             _refuse(chunk, ReplyError(script.locate(str(error))))
 
-    def _persist(self, chunk: list[_Waiting], *, sent: bool) -> None:
+    def _persist(self, chunk: Sequence[_Waiting], *, sent: bool) -> None:
         """Send again until answered: the same job ids get the same disposition."""
         task = self._loop.create_task(self._resend(chunk, sent))
         self._resending.add(task)
         task.add_done_callback(self._resending.discard)
 
-    async def _resend(self, chunk: list[_Waiting], sent: bool) -> None:
+    async def _resend(self, chunk: Sequence[_Waiting], sent: bool) -> None:
         try:
             replies = await self._caller.run(_call(chunk))
         except StreamworkerError as error:
@@ -110,7 +88,7 @@ class Enqueuer:
         chunks = _chunks([(job, self._loop.create_future()) for job in jobs]) if jobs else []
         window = asyncio.Semaphore(2)
 
-        async def send(chunk: list[_Waiting]) -> list[Placed]:
+        async def send(chunk: Sequence[_Waiting]) -> list[Placed]:
             async with window:
                 self._send(chunk)
                 await asyncio.wait([future for _, future in chunk])
@@ -134,36 +112,22 @@ class Enqueuer:
             await asyncio.wait(self._resending)
 
 
-def _chunks(pending: list[_Waiting]) -> list[list[_Waiting]]:
-    if len(pending) <= BATCH and sum(len(job.envelope) for job, _ in pending) <= CALL_BYTES:
-        return [pending]
-    chunks: list[list[_Waiting]] = [[]]
-    size = 0
-    for waiting in pending:
-        size += len(waiting[0].envelope)
-        if chunks[-1] and (len(chunks[-1]) >= BATCH or size > CALL_BYTES):
-            chunks.append([])
-            size = len(waiting[0].envelope)
-        chunks[-1].append(waiting)
-    return chunks
+def _chunks(pending: Sequence[_Waiting]) -> list[Sequence[_Waiting]]:
+    return chunked(pending, lambda waiting: waiting[0])
 
 
-def _call(chunk: list[_Waiting]) -> scripts.Call:
-    rows: list[Argument] = []
-    for job, _ in chunk:
-        rows.extend(job.row())
-    return scripts.enqueue(clock="", rows=rows)
+def _call(chunk: Sequence[_Waiting]) -> scripts.Call:
+    return enqueue_call(job for job, _ in chunk)
 
 
-def _resolve(chunk: list[_Waiting], replies: list[bytes]) -> None:
+def _resolve(chunk: Sequence[_Waiting], replies: list[bytes]) -> None:
     for (job, future), reply in zip(chunk, replies, strict=True):
         if not future.done():
-            future.set_result(_parse(reply, job))
+            future.set_result(Placed.parse(reply, job))
 
 
-def _refuse(chunk: list[_Waiting], error: Exception) -> None:
-    if isinstance(error, ReplyError) and str(error).startswith("OOM"):
-        error = EnqueueRejected("Redis is out of memory (maxmemory)")
+def _refuse(chunk: Sequence[_Waiting], error: Exception) -> None:
+    error = refusal(error)
     for _, future in chunk:
         if not future.done():
             future.set_exception(error)

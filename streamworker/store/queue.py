@@ -11,11 +11,12 @@ from streamworker.core.errors import JobNotFound, ResultTimeout
 from streamworker.core.job import Record
 from streamworker.settings import Settings
 from streamworker.store import scripts
-from streamworker.store.awaiter import Awaiter, Ended, look
+from streamworker.store.awaiter import Awaiter, look
 from streamworker.store.caller import Caller
 from streamworker.store.connection import Link, Opens
 from streamworker.store.enqueuer import Enqueuer
 from streamworker.store.keys import Keys
+from streamworker.store.watching import Ended
 
 
 class Queue:

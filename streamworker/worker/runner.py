@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from streamworker.app import App
-from streamworker.client import current_correlation_id
 from streamworker.core import codec, durations
 from streamworker.core.errors import Cancel, classify, error_text
 from streamworker.core.job import Claim, Envelope
@@ -24,6 +23,7 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooz
 from streamworker.core.retry import Decision
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.core.text import truncate_text
+from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
 from streamworker.worker.running import Running, Stop
 

@@ -10,10 +10,10 @@ import redis
 from typer.testing import CliRunner, Result
 
 from streamworker.cli.main import app
-from streamworker.client import Options, new_job
 from streamworker.core.job import Claim, Record
 from streamworker.core.outcome import Fail, Outcome
 from streamworker.core.states import ErrorClass
+from streamworker.request import Options, new_job
 from streamworker.store import scripts
 from streamworker.store.connection import Argument, SyncLink
 from streamworker.store.keys import Keys

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from streamworker.client import Options, new_job
 from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.request import Options, new_job
 from streamworker.store import scripts
 from tests.integration.cli_desk import Desk
 from tests.servers import BenchServer

@@ -1,0 +1,67 @@
+"""How new jobs travel: the calls that carry them, what the replies mean, what a refusal is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamworker.core.errors import EnqueueRejected
+from streamworker.core.states import Disposition
+from streamworker.store import scripts
+from streamworker.store.connection import Argument, ReplyError
+from streamworker.store.scripts import BATCH, NewJob
+
+T = TypeVar("T")
+
+#: A call carries at most so many bytes of envelopes: one huge write would hold up everybody else's.
+CALL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What became of one enqueue: the job that answers for it, and its state where it was there before."""
+
+    job_id: str
+    disposition: Disposition
+    status: str = "queued"
+
+    @classmethod
+    def parse(cls, reply: bytes, job: NewJob) -> Placed:
+        """From the reply to one row of `enqueue`."""
+        word, *rest = reply.decode().split(" ")
+        disposition = Disposition(word)
+        if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
+            return cls(rest[0], disposition, rest[1])
+        return cls(job.job_id, disposition)
+
+
+def chunked(items: Sequence[T], job_of: Callable[[T], NewJob]) -> list[Sequence[T]]:
+    """The items in parts that one call may carry: 500 jobs, 1 MB of envelopes."""
+    sizes = [len(job_of(item).envelope) for item in items]
+    if len(items) <= BATCH and sum(sizes) <= CALL_BYTES:
+        return [items]
+    chunks: list[list[T]] = [[]]
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        total += size
+        if chunks[-1] and (len(chunks[-1]) >= BATCH or total > CALL_BYTES):
+            chunks.append([])
+            total = size
+        chunks[-1].append(item)
+    return list(chunks)
+
+
+def enqueue_call(jobs: Iterable[NewJob]) -> scripts.Call:
+    """The script call that enqueues these jobs."""
+    rows: list[Argument] = []
+    for job in jobs:
+        rows.extend(job.row())
+    return scripts.enqueue(clock="", rows=rows)
+
+
+def refusal(error: Exception) -> Exception:
+    """The error as a producer knows it: EnqueueRejected when Redis is out of memory."""
+    if isinstance(error, ReplyError) and str(error).startswith("OOM"):
+        return EnqueueRejected("Redis is out of memory (maxmemory)")
+    return error
