@@ -36,6 +36,34 @@ class NoScript(ReplyError):
     """The server does not know the script's digest: load it and send again (R29)."""
 
 
+class WrongLoop(StreamworkerError):
+    """A connection was used outside of the event loop that it was made in (R27)."""
+
+
+#: Error replies that are counted by their own name; all others count as `reply`.
+REPLY_KINDS = frozenset(
+    {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOGROUP", "OOM", "NOPERM"}
+)
+
+
+def _count(errors: dict[str, int], error: Exception) -> None:
+    """Count an error by its kind, for metrics."""
+    if isinstance(error, NoScript):
+        return  # the server was restarted: the text is sent, and nobody needs to know
+    if isinstance(error, ReplyError):
+        word = str(error).partition(" ")[0]
+        kind = word.lower() if word in REPLY_KINDS else "reply"
+    elif isinstance(error, TimeoutError) or "no answer" in str(error):
+        kind = "timeout"
+    else:
+        kind = "connection"
+    errors[kind] = errors.get(kind, 0) + 1
+
+
+#: What a fork inherited and must neither use nor close; kept, so that nothing closes it in passing.
+_OF_THE_PARENT: list[object] = []
+
+
 def redact(url: str) -> str:
     """The URL without its password, for messages and logs (R28)."""
     scheme, separator, rest = url.partition("://")
@@ -105,21 +133,28 @@ class _Replies(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self._link._waiting
+        good = False
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
                 _, future = waiting.popleft()
+                if isinstance(reply, Exception):
+                    _count(self._link.errors, reply)
+                else:
+                    good = True
                 if future.done():  # the caller was cancelled: its reply is read and dropped (R19)
                     continue
                 if isinstance(reply, Exception):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
+            if good:
+                self._link.last_reply = time.monotonic()
         except Exception as error:  # not Redis at the other end, or an answer nobody asked for
-            self._link._fail(ConnectionLost(f"unreadable answer: {error}"))
+            self._link._break(ConnectionLost(f"unreadable answer: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._link._fail(_lost(self._link.url, error or ConnectionError("closed by the server")))
+        self._link._break(_lost(self._link.url, error or ConnectionError("closed by the server")))
 
 
 def _reply_error(message: str) -> Exception:
@@ -129,12 +164,17 @@ def _reply_error(message: str) -> Exception:
 
 
 class Link:
-    """One connection in one event loop, used by many: calls are answered in the order they were sent."""
+    """One connection in one event loop, used by many: calls are answered in the order they were sent.
+
+    In a forked child it counts as not connected, and `connect` makes one of the child's own. Another event
+    loop of the same process is refused with WrongLoop, until `connect` is called there (R27).
+    """
 
     def __init__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> None:
         self.url = url
         self.timeout = timeout
-        self.last_reply = 0.0  # monotonic seconds; for readiness (R42)
+        self.last_reply = 0.0  # monotonic seconds of the last reply that was no error; for readiness (R42)
+        self.errors: dict[str, int] = {}  # lost connections and error replies by kind, since the start
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -146,7 +186,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        return self._transport is not None
+        return self._transport is not None and self._pid == os.getpid()
 
     @property
     def in_flight(self) -> int:
@@ -171,6 +211,7 @@ class Link:
                 await connection.connect()
         except (RedisError, OSError, TimeoutError) as error:
             _discard(connection)
+            _count(self.errors, error)
             raise _lost(self.url, error) from None
         except BaseException:
             _discard(connection)
@@ -185,13 +226,20 @@ class Link:
     def send(self, *arguments: Argument) -> asyncio.Future[Any]:
         """Write one command now; the future gets its reply, a ReplyError or ConnectionLost.
 
-        Raises ConnectionLost when there is no connection: then nothing was sent.
+        Raises ConnectionLost when there is no connection, or only the parent process has it, and WrongLoop in
+        another event loop: then nothing was sent.
         """
         transport = self._transport
         if transport is None or self._loop is None:
             raise ConnectionLost(f"not connected to {redact(self.url)}")
         if self._pid != os.getpid():
-            raise ConnectionLost("this connection belongs to the parent process (R27)")
+            raise ConnectionLost(
+                "this connection belongs to the parent process (R27): connect anew after a fork"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoop(
+                f"the connection to {redact(self.url)} belongs to another event loop (R27): use it there only"
+            )
         future = self._loop.create_future()
         self._waiting.append((self._loop.time(), future))
         transport.write(hiredis.pack_command(cast(Any, arguments)))
@@ -233,16 +281,28 @@ class Link:
             return
         age = self._loop.time() - self._waiting[0][0]
         if age >= self.timeout:
-            self._fail(ConnectionLost(f"no answer from {redact(self.url)} for {age:.1f} s"))
+            self._break(ConnectionLost(f"no answer from {redact(self.url)} for {age:.1f} s"))
         else:
             self._watch = self._loop.call_later(self.timeout - age + 0.001, self._check_age)
 
+    def _break(self, error: Exception) -> None:
+        """The connection broke, without our doing."""
+        if self._transport is not None:
+            _count(self.errors, error)
+        self._fail(error)
+
     def _fail(self, error: Exception) -> None:
+        if self._pid != os.getpid():
+            # A fork shares the selector with its parent: to close here would deafen the parent's loop.
+            _OF_THE_PARENT.append((self._transport, self._watch))
+            self._transport = self._watch = None
+            self._waiting = deque()
+            return
         transport, self._transport = self._transport, None
         if transport is not None:
-            # A transport that is never told its connection is lost would warn at exit.
-            transport.abort()
-            with contextlib.suppress(AttributeError):
+            # A transport that is never told its connection is lost would warn; its loop may be closed.
+            with contextlib.suppress(AttributeError, RuntimeError):
+                transport.abort()
                 self._connection._reader = self._connection._writer = None
         if self._watch is not None:
             self._watch.cancel()
@@ -263,11 +323,17 @@ class Opens(Protocol):
 
 
 class SyncLink:
-    """One blocking connection for a thread, with the same promises as `Link`."""
+    """One blocking connection for a thread, with the same promises as `Link`.
+
+    After a fork the child connects anew when it first calls: the parent's socket stays the parent's (R27).
+    """
 
     def __init__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> None:
         self.url = url
         self.timeout = timeout
+        self.last_reply = 0.0  # as in `Link`
+        self.errors: dict[str, int] = {}
+        self._pid = os.getpid()
         self._connection: Any = None
         self._reader = hiredis.Reader(replyError=_reply_error)
 
@@ -280,12 +346,18 @@ class SyncLink:
             reply = self._exchange(hiredis.pack_command(cast(Any, arguments)))
         except OSError as error:
             self.close()
+            _count(self.errors, error)
             raise _lost(self.url, error) from None
         if isinstance(reply, Exception):
+            _count(self.errors, reply)
             raise reply
+        self.last_reply = time.monotonic()
         return reply
 
     def _exchange(self, command: bytes) -> Any:
+        if self._pid != os.getpid():
+            _OF_THE_PARENT.append(self._connection)
+            self._connection = None
         if self._connection is None:
             self._connect()
         socket = self._connection._sock
@@ -302,11 +374,13 @@ class SyncLink:
         from redis.exceptions import RedisError
 
         check_url(self.url)
+        self._pid = os.getpid()
         pool: Any = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
         connection = pool.make_connection()
         try:
             connection.connect()
         except RedisError as error:
+            _count(self.errors, error)
             raise _lost(self.url, error) from None
         # redis-py did the handshake; from here on the socket is ours alone.
         self._connection = connection
@@ -324,6 +398,6 @@ class SyncLink:
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):
                 connection.disconnect()
