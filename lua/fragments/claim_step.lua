@@ -2,7 +2,8 @@
 --
 -- Needs worker, session, lease_ms, limit, shared, offers, plan. `offers` has a row `lane kind entry` for
 -- each entry that was delivered to this worker but is not running; `plan` a row `lane reserved quota
--- phase` for each lane, most owed first. phase `q` reads that lane's quarantine instead (D22).
+-- phase` for each lane, most owed first. phase `q` reads one job of that lane's quarantine instead (D22);
+-- if it is reserved, that job has a slot of its own, beside `limit`.
 -- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
 -- lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
 local MAX_STARTS = 20
@@ -40,6 +41,7 @@ end
 
 local function has_slot(lane, kind)
   local row = rows[lane .. kind]
+  if row and row.quarantine and row.free > 0 then return true end
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
 
@@ -49,7 +51,7 @@ local function grant_claim(rec, lane, kind, entry, env)
     .. ms_since(rec.dl) .. ' ' .. ms_since(rec.ut)
   claims[n + 2] = rec.id
   claims[n + 3] = env
-  left = left - 1
+  if not (row.quarantine and row.free > 0) then left = left - 1 end
   if row.free > 0 then row.free = row.free - 1 else shared_left = shared_left - 1 end
 end
 
@@ -176,6 +178,7 @@ local function claim_planned()
       local row = order[i]
       local extra = pass == 1 and math.min(shared_left, row.quota) or shared_left
       local count = math.min(left, row.free + extra)
+      if row.quarantine and row.free > 0 then count = 1 end
       if count > 0 and not row.dry and left_alone < LEAVE then
         local got = read_lane(row, count)
         row.dry = row.quarantine or got < count
@@ -187,6 +190,6 @@ end
 local function claim_jobs()              -- D5: without this session, a late call finds nothing
   if redis.call('HGET', WORKER .. worker, 'session') ~= session then return 'NOSESSION' end
   claim_offered()
-  if left > 0 then claim_planned() end
+  claim_planned()
   return 'OK'
 end

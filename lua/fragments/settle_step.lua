@@ -11,14 +11,15 @@
 --   F fail      error text, envelope           -> failed_terminal
 --   L release   error text, envelope           -> queued, the attempt given back
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
--- own or recovered; a recovery also names the version it judged and finds the lease run out (D6).
+-- own, recovered or died; a recovery also names the version it judged and finds the lease run out (D6).
+-- died is the owner's word that the process which ran the handler is dead, and nobody else with it (D22).
 local HEAD = '^(%a) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 local SUCCESS = '^S (%d+) (%d+) (%S+)$'
 local EXPECTED = { M = 2, S = 3, R = 4, F = 4, L = 4 }
 
 local function settled_before(rec, fence)
   local last, outcome, by = match(rec.sd or '', '^(%d+) (%S+) (%S+)')
-  if last == fence and by == 'own' then return 'ALREADY ' .. outcome end
+  if last == fence and by ~= 'recovered' then return 'ALREADY ' .. outcome end
   return 'STALE'
 end
 
@@ -94,7 +95,7 @@ local function settle_row(head, id, text, env)
   if not rec then return 'GONE' end
   local refused = refusal(rec, fence)
   if refused then return refused end
-  local recovered = by == 'recovered'
+  local recovered, died = by == 'recovered', by == 'died'
   if recovered and (rec.lease > now or rec.version ~= tonumber(version)) then return 'STALE' end
   if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
@@ -103,7 +104,12 @@ local function settle_row(head, id, text, env)
     bump('recovered:' .. rec.la .. ':' .. rec.ta, 1)
   elseif started_ago ~= '-' then
     if rec.status == 'claimed' then begin(rec, started_ago) end
-    if kind ~= 'L' then rec.strikes = 0 end      -- only a handler that ran clears them (D22)
+    if died then
+      rec.strikes = rec.strikes + 1
+      bump('died:' .. rec.la .. ':' .. rec.ta, 1)
+    elseif kind ~= 'L' then
+      rec.strikes = 0                    -- only a handler that ran to an end clears them (D22)
+    end
   end
   if not charged then rec.attempt = math.max(0, rec.attempt - 1) end
   if reason == 'unknown_task' and kind == 'L' then -- bounded by age, not by starts

@@ -62,6 +62,7 @@ class Reason(StrEnum):
     UNKNOWN_TASK = "unknown_task"
     NO_SLOT = "no_slot"
     RECOVERED = "recovered"
+    DIED = "died"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     TOO_MANY_STARTS = "too_many_starts"

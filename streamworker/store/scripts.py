@@ -10,6 +10,7 @@ from typing import TypeVar
 from streamworker.core.job import Candidate, Claim
 from streamworker.core.lanes import Plan
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
+from streamworker.core.states import Reason
 from streamworker.store import lua
 from streamworker.store.connection import Argument
 
@@ -200,11 +201,15 @@ def mark_row(claim: Claim, started_ago_ms: int) -> tuple[Argument, ...]:
 
 
 def outcome_row(claim: Claim, outcome: Outcome, started_ago_ms: int | None) -> tuple[Argument, ...]:
-    """An owner's settle row; `started_ago_ms` None: the handler did not run."""
+    """An owner's settle row; `started_ago_ms` None: the handler did not run.
+
+    Reason `died`: the process that ran the handler is dead, which adds a strike (D22).
+    """
     if isinstance(outcome, Success):
         return (f"S {claim.fence} {started_ago_ms or 0} {outcome.reason}", claim.job_id, outcome.result)
     ago = "-" if started_ago_ms is None else str(started_ago_ms)
-    return _row(claim.job_id, f"{claim.fence} - {ago} own", outcome, claim.envelope)
+    by = "died" if outcome.reason is Reason.DIED else "own"
+    return _row(claim.job_id, f"{claim.fence} - {ago} {by}", outcome, claim.envelope)
 
 
 def recovery_row(candidate: Candidate, outcome: Retry | Fail) -> tuple[Argument, ...]:
@@ -233,7 +238,7 @@ def plan_lines(plan: Plan | None) -> str:
 
 
 def quarantine_line(lane: str) -> str:
-    """The `plan` argument that reads one job of a lane's quarantine."""
+    """The line of a plan that reads one job of a lane's quarantine, into a slot of its own."""
     return f"{lane} 1 0 q"
 
 

@@ -178,6 +178,25 @@ def test_quarantine_and_lane_are_planned_side_by_side(shard: Shard) -> None:
     assert kinds(claims) == "qaaa"
 
 
+def test_a_reserved_quarantine_row_has_a_slot_beside_the_limit(shard: Shard) -> None:
+    struck(shard, 2)
+    fill(shard, arrivals=5)
+
+    claims = shard.claim(limit=3, plan=plan_of(("normal", 1, 0, "q"), ("normal", 0, 3, 0)))
+    assert kinds(claims) == "qaaa"
+    claims = shard.claim(limit=0, plan=plan_of(("normal", 1, 0, "q")))
+    assert kinds(claims) == "q"
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_an_empty_quarantine_lends_its_slot_to_nobody(shard: Shard, limit: int) -> None:
+    fill(shard, arrivals=5)
+
+    claims = shard.claim(limit=limit, plan=plan_of(("normal", 1, 0, "q"), ("normal", 0, 5, 0)))
+
+    assert kinds(claims) == "a" * limit
+
+
 def test_an_offered_struck_job_without_its_row_goes_back_to_quarantine(shard: Shard) -> None:
     struck(shard, 2)
     shard.claim_one("w2", plan=plan_of(("normal", 0, 1, "q")))

@@ -379,6 +379,56 @@ def test_only_the_outcome_of_a_handler_that_ran_clears_strikes(
         shard.check("j", place="q")
 
 
+DIED = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "killed by SIGSEGV", "p1", Reason.DIED)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_death_of_the_handlers_process_strikes_at_once(shard: Shard, marked: bool) -> None:
+    """Neither the lease nor the version is looked at: the owner itself says so."""
+    claim = struck(shard)
+    if marked:
+        shard.start(claim)
+
+    assert shard.settle(claim, DIED, ago=5) == "OK"
+
+    shard.check("j", status="retry_scheduled", place="q", strikes=2, attempt=claim.attempt)
+    assert shard.edges("j")[-2:] == ["claimed>processing", "processing>retry_scheduled"]
+    assert shard.stats()["died:normal:add"] == 1
+
+
+def test_a_first_death_of_the_handlers_process_leads_to_quarantine(shard: Shard) -> None:
+    claim = shard.take("j")
+
+    assert shard.settle(claim, DIED, ago=5) == "OK"
+
+    shard.check("j", place="q", strikes=1, attempt=1)
+
+
+def test_a_death_may_bury_the_job(shard: Shard) -> None:
+    claim = struck(shard)
+
+    assert shard.settle(claim, Fail(ErrorClass.UNKNOWN, "crash_loop", "x", Reason.DIED), ago=5) == "OK"
+
+    shard.check("j", status="failed_terminal", dead="crash_loop", strikes=2)
+
+
+def test_a_death_that_is_told_twice_strikes_once(shard: Shard) -> None:
+    claim = struck(shard)
+    shard.settle(claim, DIED, ago=5)
+
+    assert shard.settle(claim, DIED, ago=5) == "ALREADY retry"
+
+    shard.check("j", strikes=2)
+
+
+def test_a_death_under_a_stale_fence_changes_nothing(shard: Shard) -> None:
+    claim = struck(shard)
+
+    assert shard.settle(replace(claim, fence=claim.fence - 1), DIED, ago=5) == "STALE"
+
+    shard.check("j", status="claimed", strikes=1)
+
+
 def test_a_start_mark_keeps_the_strikes(shard: Shard) -> None:
     claim = struck(shard)
 
