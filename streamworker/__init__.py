@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from streamworker.core.retry import Retry
     from streamworker.core.states import Disposition, ErrorClass, Status
     from streamworker.request import JobView, Options, Request
+    from streamworker.sync_client import SyncClient, SyncJob
     from streamworker.task import BadArguments, Call, Context, Task
     from streamworker.worker.worker import Worker
 
@@ -77,6 +78,8 @@ __all__ = [
     "Snooze",
     "Status",
     "StreamworkerError",
+    "SyncClient",
+    "SyncJob",
     "Task",
     "TransientError",
     "UnknownTask",
@@ -100,6 +103,7 @@ _NAMES_OF = {
     "streamworker.core.retry": "Retry",
     "streamworker.core.states": "Disposition ErrorClass Status",
     "streamworker.request": "JobView Options Request",
+    "streamworker.sync_client": "SyncClient SyncJob",
     "streamworker.task": "BadArguments Call Context Task",
     "streamworker.worker.worker": "Worker",
 }

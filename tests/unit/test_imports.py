@@ -56,11 +56,13 @@ def loaded_of(statement: str, *packages: str) -> list[str]:
     [
         "import streamworker.client",
         "from streamworker import Client, Job",
+        "import streamworker.sync_client",
+        "from streamworker import SyncClient, SyncJob",
         "from streamworker import App, Context\napp = App('x')",
     ],
 )
 def test_producers_load_no_worker_and_no_heavy_library(statement: str) -> None:
-    assert loaded_of(statement, "streamworker.client", "streamworker.store"), "nothing was loaded at all"
+    assert loaded_of(statement, "streamworker.core", "streamworker.store"), "nothing was loaded at all"
     assert loaded_of(statement, "streamworker.worker", "streamworker.cli", "streamworker.ops") == []
     # redis-py alone takes longer than all the rest: it is imported with the first connection.
     assert loaded_of(statement, "redis", "anyio", "prometheus_client", "typer", "rich", "asyncpg") == []

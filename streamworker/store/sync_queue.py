@@ -1,0 +1,88 @@
+"""The queue's verbs for producers without an event loop, safe in many threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
+from streamworker.core.job import Record
+from streamworker.settings import Settings
+from streamworker.store import scripts, watching
+from streamworker.store.caller import backoff
+from streamworker.store.connection import ReplyError
+from streamworker.store.keys import Keys
+from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
+from streamworker.store.scripts import NewJob
+from streamworker.store.sync_links import SyncCaller
+from streamworker.store.watching import Ended
+
+
+class SyncQueue:
+    """One namespace. Connects when first used, and again when need be, also after a fork."""
+
+    def __init__(self, settings: Settings, *, patience: float = 10.0) -> None:
+        self.keys = Keys(settings.namespace)
+        self.caller = SyncCaller(settings.redis_url, self.keys.tag, patience=patience)
+
+    def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Place a list in one or a few calls.
+
+        Raises EnqueueRejected, ConnectionLost when nothing of a call was sent, or OutcomeUnknown with the
+        ids of a call whose reply was lost for good. The calls before that one stand.
+        """
+        placed: list[Placed] = []
+        for chunk in chunked(jobs, lambda job: job) if jobs else []:
+            call = enqueue_call(chunk)
+            try:
+                replies = self.caller.run_once_known(call, [job.job_id for job in chunk])
+            except ReplyError as error:
+                raise refusal(error) from None
+            placed += [Placed.parse(reply, job) for job, reply in zip(chunk, replies, strict=True)]
+        return placed
+
+    def record(self, job_id: str) -> Record:
+        """The job's record. Raises JobNotFound."""
+        raw = self.caller.command("GET", self.keys.job(job_id))
+        if raw is None:
+            raise JobNotFound(job_id)
+        return Record.parse(job_id, raw)
+
+    def cancel(self, job_id: str, *, actor: str) -> bool:
+        """Cancel a job: True unless it is over already. Raises JobNotFound."""
+        call = scripts.cancel(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=(job_id, "-"))
+        (reply,) = self.caller.run(call)
+        word = reply.split(b" ")[0]
+        if word == b"GONE":
+            raise JobNotFound(job_id)
+        return bool(word != b"ALREADY")
+
+    def wait(self, job_id: str, timeout: float | None) -> Ended:
+        """The outcome, when the job is over. Raises JobNotFound, or ResultTimeout after `timeout` seconds.
+
+        Looks again each time the blocking read ends, so that a wake-up that was lost costs one look more.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        register, failures = 1, 0
+        while True:
+            call = scripts.watch(clock="", job_id=job_id, wait=register)
+            found = watching.parse(self.caller.run(call))
+            if isinstance(found, bool):
+                raise JobNotFound(job_id)
+            if found is not None:
+                return found
+            register = 0
+            left = watching.BLOCK if until is None else min(watching.BLOCK, until - time.monotonic())
+            if left <= 0:
+                raise ResultTimeout(job_id, timeout or 0.0, self.record(job_id).status)
+            try:
+                # Redis takes 0 for "for ever".
+                self.caller.block("BLPOP", self.keys.done(job_id), f"{max(left, 0.001):.3f}")
+                failures = 0
+            except (ConnectionLost, ReplyError):
+                failures += 1
+                time.sleep(min(backoff(failures), left))
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        self.caller.close()

@@ -1,0 +1,114 @@
+"""The producer's side without an event loop: for Django, Flask, scripts and threads. Imports no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from streamworker import settings as settings_module
+from streamworker.core import durations
+from streamworker.core.durations import Duration
+from streamworker.core.ids import check_job_id
+from streamworker.core.states import Disposition, Status
+from streamworker.core.template import check_task_name
+from streamworker.request import JobView, Options, Request, accepted, actor, new_job, value_of
+from streamworker.store.sync_queue import SyncQueue
+
+
+class SyncJob:
+    """A handle on one job. Its methods block the calling thread."""
+
+    __slots__ = ("_queue", "disposition", "id", "retry_after")
+
+    def __init__(
+        self, job_id: str, disposition: Disposition, queue: SyncQueue, retry_after: float | None = None
+    ) -> None:
+        #: The job that answers for the request: with DUPLICATE and CONFLICT the one that held the key.
+        self.id = job_id
+        self.disposition = disposition
+        #: Seconds after which a rejected request may be tried again.
+        self.retry_after = retry_after
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return f"<SyncJob {self.id} {self.disposition}>"
+
+    def status(self) -> Status:
+        """The job's state now. Raises JobNotFound once its record has expired."""
+        return self._queue.record(self.id).status
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """What the handler returned, once it has.
+
+        Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
+        """
+        seconds = None if timeout is None else durations.parse(timeout, what="timeout")
+        return value_of(self.id, self._queue.wait(self.id, seconds))
+
+    def cancel(self) -> bool:
+        """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
+        return self._queue.cancel(self.id, actor=actor())
+
+
+class SyncClient:
+    """`Client` for programs without an event loop: the same verbs, which block.
+
+    One object serves all threads of a process, and may be made before a server forks: each process makes
+    connections of its own when it first needs them. Use it as `with SyncClient(url, app="shop") as client:`,
+    or make it at import time and never close it.
+    """
+
+    def __init__(self, url: str | None = None, *, app: str, namespace: str | None = None) -> None:
+        self._settings = settings_module.read(app, redis_url=url, namespace=namespace)
+        self._queue = SyncQueue(self._settings)
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close this process's connections; those in use when their calls end."""
+        self._queue.close()
+
+    def enqueue(
+        self,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        lane: str | None = None,
+        tenant: str | None = None,
+        delay: Duration | None = None,
+        deadline: Duration | None = None,
+        correlation_id: str | None = None,
+    ) -> SyncJob:
+        """Enqueue one job. Raises as `Client.enqueue`."""
+        options = Options.of(
+            key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
+        )
+        job = new_job(check_task_name(task), args or {}, options)
+        (placed,) = self._queue.place([job])
+        accepted(placed, job, key)
+        return SyncJob(placed.job_id, placed.disposition, self._queue)
+
+    def enqueue_many(self, requests: Iterable[Request]) -> list[SyncJob]:
+        """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception."""
+        jobs = [new_job(check_task_name(each.task), each.args, each.options) for each in requests]
+        return [SyncJob(placed.job_id, placed.disposition, self._queue) for placed in self._queue.place(jobs)]
+
+    def get(self, job_id: str) -> JobView:
+        """What the job's record says now. Raises JobNotFound."""
+        return JobView.of(self._queue.record(check_job_id(job_id)))
+
+    def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
+        """The job's result, once it is there. Raises JobFailed, ResultTimeout or JobNotFound."""
+        return SyncJob(check_job_id(job_id), Disposition.ACCEPTED, self._queue).result(timeout)
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel a job: True unless it is over already. Raises JobNotFound."""
+        return SyncJob(check_job_id(job_id), Disposition.ACCEPTED, self._queue).cancel()
