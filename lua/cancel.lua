@@ -1,6 +1,6 @@
 -- cancel: queued | retry_scheduled -> failed_terminal at once; a held job is flagged (D9).
 --
--- Replies, one per row:  OK | FLAGGED | ALREADY <status> | GONE
+-- Replies, one per row:  OK (it is cancelled) | FLAGGED | ALREADY <status> | GONE
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log
@@ -32,6 +32,8 @@ for i = 4, #ARGV, 2 do
       changed = true
     end
     reply = 'FLAGGED'
+  elseif rec.status == 'failed_terminal' and rec.ec == 'persistent cancelled' then
+    reply = 'OK'                         -- also for the same call sent again
   else
     reply = 'ALREADY ' .. rec.status
   end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -24,6 +24,9 @@ from streamworker.task import DEFAULT_TIMEOUT, Call, Context, Policy, Signature,
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: What a plain function may return. Bounded to what JSON holds, so that a coroutine function never counts as
+#: a plain one, not even where its parameters are Any.
+J = TypeVar("J", bound="bool | int | float | str | Mapping[str, Any] | Sequence[Any] | Snooze | Skip | None")
 log = logging.getLogger("streamworker")
 
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
@@ -109,7 +112,7 @@ class App:
     ) -> Task[P, R]: ...
 
     @overload
-    def task(self, handler: Callable[Concatenate[Context, P], R | Snooze | Skip], /) -> Task[P, R]: ...
+    def task(self, handler: Callable[Concatenate[Context, P], J | Snooze | Skip], /) -> Task[P, J]: ...
 
     @overload
     def task(
@@ -229,7 +232,7 @@ class TaskDecorator:
     ) -> Task[P, R]: ...
 
     @overload
-    def __call__(self, handler: Callable[Concatenate[Context, P], R | Snooze | Skip], /) -> Task[P, R]: ...
+    def __call__(self, handler: Callable[Concatenate[Context, P], J | Snooze | Skip], /) -> Task[P, J]: ...
 
     def __call__(self, handler: Any, /) -> Any:
         return self._app._register(handler, **self._options)

@@ -72,6 +72,10 @@ class Signature:
     allowed: frozenset[str]
     #: The handler takes **kwargs, so that any further name is allowed.
     open: bool
+    #: How many of `names` may be given by position.
+    positional: int
+    #: Name of the context parameter, which no argument may have; '' if it is positional-only.
+    context: str
 
     @classmethod
     def of(cls, name: str, handler: Callable[..., Any]) -> Signature:
@@ -91,6 +95,7 @@ class Signature:
         names: list[str] = []
         required: set[str] = set()
         is_open = False
+        positional = 0
         for parameter in parameters[1:]:
             if parameter.kind is kinds.VAR_KEYWORD:
                 is_open = True
@@ -101,14 +106,16 @@ class Signature:
                     "as JSON with their names, so use plain or keyword-only parameters"
                 )
             names.append(parameter.name)
+            positional += parameter.kind is kinds.POSITIONAL_OR_KEYWORD
             if parameter.default is kinds.empty:
                 required.add(parameter.name)
-        return cls(tuple(names), frozenset(required), frozenset(names), is_open)
+        context = "" if parameters[0].kind is kinds.POSITIONAL_ONLY else parameters[0].name
+        return cls(tuple(names), frozenset(required), frozenset(names), is_open, positional, context)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, defaults not applied. Raises BadArguments."""
-        if len(args) > len(self.names):
-            raise BadArguments(f"takes {len(self.names)} arguments, {len(args)} were given")
+        if len(args) > self.positional:
+            raise BadArguments(f"takes {self.positional} arguments by position, {len(args)} were given")
         bound = dict(zip(self.names, args, strict=False))
         for name, value in kwargs.items():
             if name in bound:
@@ -123,6 +130,8 @@ class Signature:
         missing = self.required - names
         if missing:
             raise BadArguments(f"missing: {', '.join(sorted(missing))}")
+        if self.open and self.context in names:
+            raise BadArguments(f"{self.context!r} is the name of the handler's context")
         if not self.open and not self.allowed >= names:
             unknown = ", ".join(sorted(names - self.allowed))
             raise BadArguments(f"unknown: {unknown}; it takes {', '.join(self.names) or 'none'}")

@@ -19,6 +19,8 @@ from streamworker.core import lanes as lane_plan
 from streamworker.core.errors import ConnectionLost, StreamworkerError
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan, Slots
+from streamworker.core.outcome import Release
+from streamworker.core.states import Reason
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
@@ -201,8 +203,8 @@ class Pump:
             await self._change()
 
     async def idle(self) -> None:
-        """Return when no handler runs."""
-        while self.holdings.running():
+        """Return when no handler runs, and no call is under way that may bring a claim."""
+        while self.holdings.running() or any(flight.limit for flight in self._flights):
             await self._change()
 
     async def hand_back(self) -> None:
@@ -345,7 +347,10 @@ class Pump:
             lane = running.claim.lane
             taken[lane] = taken.get(lane, 0) + 1
             self.holdings.take(running, now)
-            if late:
+            if not self._claiming:  # it came after the stop: back, uncharged
+                running.outcome = Release(Reason.SHUTDOWN)
+                self.ended(running)
+            elif late:
                 self._unconfirmed.append(running)
             else:
                 self._begin(running)

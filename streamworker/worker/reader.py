@@ -39,6 +39,8 @@ class Reader:
         #: Lanes that the read under way looks at; None: there is none.
         self._watched: frozenset[str] | None = None
         self._released = False
+        #: Set when `run` has ended: no read is under way any more.
+        self.ended = asyncio.Event()
         self._streams: dict[bytes, tuple[str, str]] = {}
         pump.on_dry = self.want
 
@@ -50,6 +52,12 @@ class Reader:
 
     async def run(self) -> None:
         """Read until `stop`."""
+        try:
+            await self._run()
+        finally:
+            self.ended.set()
+
+    async def _run(self) -> None:
         failures = 0
         while not self._stopping:
             await self._wanted.wait()
@@ -58,9 +66,8 @@ class Reader:
             if not lanes or self._stopping:
                 continue
             try:
-                if not self._link.connected:
-                    await self._link.connect()
-                    self._client_id = int(await self._link.call("CLIENT", "ID"))
+                if not await self._connected():
+                    return
                 self._watched, self._released = frozenset(lanes), False
                 reply = await self._read(lanes)
                 failures = 0
@@ -78,6 +85,13 @@ class Reader:
                 self._pump.offer(self._entries(reply))
             else:
                 self._wanted.set()
+
+    async def _connected(self) -> bool:
+        """Connect if need be; False if the worker was stopped meanwhile."""
+        if not self._link.connected:
+            await self._link.connect()
+            self._client_id = int(await self._link.call("CLIENT", "ID"))
+        return not self._stopping
 
     def _release(self) -> None:
         """End the blocking read, which is never cancelled (R18)."""
@@ -114,6 +128,11 @@ class Reader:
 
     def _entries(self, reply: Any) -> list[Entry]:
         return [(*self._streams[stream], entry[0].decode()) for stream, entries in reply for entry in entries]
+
+    @property
+    def link(self) -> Link:
+        """Its connection."""
+        return self._link
 
     def stop(self) -> None:
         """Let a blocking read end now."""

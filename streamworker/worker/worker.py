@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -19,14 +19,20 @@ from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
 from streamworker.store.server import check_server, claim_namespace
+from streamworker.telemetry.status import Status
+from streamworker.worker import stall
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.keeper import Keeper
+from streamworker.worker.process import surroundings
 from streamworker.worker.pump import Pump
 from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Session
+
+if TYPE_CHECKING:
+    from streamworker.worker.telling import Telling
 
 log = logging.getLogger("streamworker.worker")
 
@@ -46,8 +52,10 @@ class Worker:
     """Runs an app's tasks: `Worker(app, concurrency=64).run()`.
 
     `run` blocks, handles SIGTERM and SIGINT and returns the exit code; `serve` runs inside a loop of your
-    own, until `stop` or cancellation. On the first signal it stops claiming, waits up to `grace` for what
-    runs, hands back the rest uncharged, and ends; a second signal does so at once.
+    own, until `stop` or cancellation. A worker serves once. On the first signal it stops claiming, waits up
+    to `grace` for what runs, hands back the rest uncharged, and ends; a second signal does so at once. `metrics_port` is for
+    `run`: probes and metrics over HTTP, on `metrics_host`; by default what `STREAMWORKER_METRICS_PORT` says,
+    else none.
     """
 
     def __init__(
@@ -57,6 +65,8 @@ class Worker:
         concurrency: int = DEFAULT_CONCURRENCY,
         lanes: Sequence[str] | None = None,
         grace: Duration = DEFAULT_GRACE,
+        metrics_port: int | None = None,
+        metrics_host: str | None = None,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
@@ -67,7 +77,13 @@ class Worker:
             raise ConfigurationError("a worker needs at least one lane")
         self.lanes = {app.check_lane(lane, "lane"): app.lanes[lane] for lane in chosen}
         self.grace = durations.parse(grace, what="grace")
+        self.metrics_port = metrics_port
+        self.metrics_host = metrics_host
+        #: Told what happens here; None: nobody asked for it.
+        self.telling: Telling | None = None
         self.id = new_worker_id()
+        self._pid = os.getpid()
+        self._served = False
         #: Set once the worker claims jobs.
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -80,10 +96,10 @@ class Worker:
         return 0
 
     async def _run_with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        async with self.app:
+        async with (
+            self.app,
+            surroundings(self, metrics_port=self.metrics_port, metrics_host=self.metrics_host),
+        ):
             await self.serve()
         if self._deaf:
             # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
@@ -104,7 +120,15 @@ class Worker:
             self._stopping.set()
 
     async def serve(self) -> None:
-        """Claim and run jobs until `stop`. Raises ServerUnsuitable or ConnectionLost at the start only."""
+        """Claim and run jobs until `stop`. Raises ServerUnsuitable or ConnectionLost at the start only.
+
+        Raises ConfigurationError the second time: two lives under one name would be taken for one.
+        """
+        if self._pid != os.getpid():  # made before a fork: both sides would have the same name (R7, R27)
+            self.id, self._pid, self._served = new_worker_id(), os.getpid(), False
+        if self._served:
+            raise ConfigurationError(f"worker {self.id} has served already: make another Worker")
+        self._served = True
         parts = _Parts(self)
         async with self.app.lifespan(self.app) as state:
             parts.runner.state = state
@@ -152,8 +176,14 @@ class _Parts:
         self.reader = Reader(settings, self.pump)
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
+        self.telling = worker.telling
+        if self.telling is not None:
+            self.pump.on_exchange = self.telling.metrics.exchanged
 
     def _ended(self, running: Running) -> None:
+        running.ended = time.monotonic()
+        if running.stopping is Stop.LOST and self.telling is not None:
+            self.telling.metrics.lost(running)
         self.pump.ended(running)
 
     def _freed(self, running: Running) -> None:
@@ -177,11 +207,43 @@ class _Parts:
         self.pump.kick()
 
     async def sweep(self) -> None:
-        """Time limits and start marks."""
+        """Time limits and start marks; on the way, how late the loop is."""
         loop = asyncio.get_running_loop()
+        held: list[Running] = []
         while True:
+            before = time.monotonic()
             await asyncio.sleep(SWEEP_EVERY)
-            self.runner.sweep(list(self.pump.holdings.by_job.values()), loop.time(), self.pump.mark)
+            now = time.monotonic()
+            lag = max(0.0, now - before - SWEEP_EVERY)
+            earlier, held = held, list(self.pump.holdings.by_job.values())
+            if lag >= stall.STALL:
+                log.warning(
+                    "worker %s: the event loop stood still for %.1f s; %s",
+                    self.worker.id,
+                    lag,
+                    stall.describe(stall.suspects([*earlier, *held], before + SWEEP_EVERY)),
+                )
+            if self.telling is not None:
+                self.telling.tell(self._status(now, lag))
+            self.runner.sweep(held, loop.time(), self.pump.mark)
+
+    def _status(self, now: float, lag: float) -> Status:
+        links = (self.pump.session.link, self.reader.link, self.keeper.link, self.heartbeat.link)
+        errors: dict[str, int] = {}
+        for link in links:
+            for kind, count in list(link.errors.items()):
+                errors[kind] = errors.get(kind, 0) + count
+        return Status(
+            at=now,
+            lag=lag,
+            session=self.pump.ready,
+            heard=max(link.last_reply for link in links),
+            claiming=not self.worker._stopping.is_set(),
+            busy=dict(self.pump.holdings.busy),
+            errors=errors,
+            recovered=self.keeper.recovered,
+            promoted=self.keeper.promoted,
+        )
 
     async def quarantine(self) -> None:
         """One worker at a time runs what has strikes, each job alone (D22)."""
@@ -219,6 +281,9 @@ class _Parts:
         try:
             async with asyncio.timeout(FAREWELL):
                 await self.pump.drained()
+                await (
+                    self.reader.ended.wait()
+                )  # its last read is over: what it got is in our pending list (R18)
                 await self.pump.hand_back()
                 await self._forget()
         except (TimeoutError, StreamworkerError) as error:
