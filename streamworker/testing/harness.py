@@ -1,0 +1,385 @@
+"""Runs an app's jobs inside a test: real scripts, the real runner, no worker process and no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from streamworker.app import App
+from streamworker.client import Job
+from streamworker.core import codec
+from streamworker.core.durations import Duration, parse
+from streamworker.core.errors import StreamworkerError
+from streamworker.core.job import Claim
+from streamworker.core.states import TERMINAL, Status
+from streamworker.store import scripts
+from streamworker.store.connection import Argument
+from streamworker.store.keys import Keys
+from streamworker.store.queue import QueueSource
+from streamworker.store.scripts import BATCH, RETENTION_MS
+from streamworker.task import Task
+from streamworker.testing.clock import HandClock
+from streamworker.testing.links import RealServer, Server, Shard
+from streamworker.testing.memory import MemoryServer
+from streamworker.testing.seen import SeenJob, Witness
+from streamworker.worker.runner import Runner
+from streamworker.worker.running import Running, Stop
+
+log = logging.getLogger("streamworker.testing")
+
+WORKER = "test"
+#: Jobs that run at once.
+CONCURRENCY = 10
+#: Real seconds that a `drain` waits for handlers.
+PATIENCE = 10.0
+#: Real seconds between two looks at time limits and cancellations while handlers run.
+LOOK_EVERY = 0.01
+#: Attempts in one `drain`, at most: jobs that enqueue each other for ever are a fault of the test.
+MOST_ATTEMPTS = 10_000
+
+
+@asynccontextmanager
+async def harness(
+    app: App,
+    *,
+    redis_url: str | None = None,
+    concurrency: int = CONCURRENCY,
+    start: datetime | None = None,
+) -> AsyncIterator[Harness]:
+    """The app with a server of its own: what is enqueued runs when the test says so.
+
+    In memory, or on the real server at `redis_url`, there in a namespace that nobody else has and that is
+    removed at the end. The clock begins at `start`, else now, and stands still until it is moved. The app's
+    lifespan is entered, and its producers, `async with app:` included, use this server until the end.
+
+    Raises ConfigurationError when fakeredis is missing; ConnectionLost or ServerUnsuitable for a real one.
+    """
+    clock = HandClock(start or datetime.now(UTC))
+    namespace = app.settings.namespace
+    server: Server
+    if redis_url is None:
+        server = MemoryServer(clock)
+    else:
+        server = RealServer(redis_url, clock)
+        namespace = f"{namespace[:30]}-test-{secrets.token_hex(4)}"
+    settings = replace(app.settings, namespace=namespace, redis_url=server.url)
+    source = QueueSource(settings, opens=server.opens)
+    shard = Shard(server, Keys(namespace).tag, clock)
+    clock.on_move = shard.age
+    try:
+        with app.connected_by(source):
+            async with app.lifespan(app) as state:
+                one = Harness(app, shard, Keys(namespace), concurrency, settings.lease_ms, state)
+                try:
+                    yield one
+                finally:
+                    await one._end()
+    finally:
+        await source.close()
+        with suppress(StreamworkerError):  # a server that went away has failed the test already
+            shard.wipe()
+        server.close()
+
+
+class Harness:
+    """What a test holds: the clock, `drain`, and assertions on what became of the jobs.
+
+    The assertions take a task, or its name, and narrow it: `args` are some of the job's arguments, `times` is
+    how many there must be (None: at least one). Each returns the jobs it found, and raises AssertionError
+    with all that the task's jobs came to when there are not so many.
+    """
+
+    def __init__(
+        self, app: App, shard: Shard, keys: Keys, concurrency: int, lease_ms: int, state: Any
+    ) -> None:
+        self.app = app
+        self.clock = shard.clock
+        #: What the app's lifespan yielded.
+        self.state = state
+        self._shard = shard
+        self._keys = keys
+        self._witness = Witness(shard, keys)
+        self._concurrency = concurrency
+        self._lease_ms = lease_ms
+        self._loop = asyncio.get_running_loop()
+        self._runner = Runner(app, threads=concurrency, ended=self._ended, freed=self._freed)
+        self._runner.state = state
+        self._session = 0
+        self._held: dict[str, Running] = {}
+        self._outbox: list[Running] = []
+        self._marks: list[Running] = []
+        self._busy = 0
+        self._attempts = 0
+        self._draining = False
+        self._changed = asyncio.Event()
+
+    # --- running jobs
+
+    async def drain(self, *, until_idle: bool = False, patience: Duration = PATIENCE) -> int:
+        """Run every job that is due, and what those enqueue, until nothing more is; the attempts made.
+
+        A retry that is due later waits for the clock. With `until_idle` the clock is moved on from one due
+        time to the next until no job waits for any. Raises AssertionError when handlers have not ended after
+        `patience` of real time.
+        """
+        if self._draining:
+            raise RuntimeError("another drain is running: await it first")
+        self._draining = True
+        before = self._attempts
+        quiet_until = self._loop.time() + parse(patience, what="patience")
+        try:
+            while True:
+                if self._attempts - before > MOST_ATTEMPTS:
+                    raise AssertionError(f"{MOST_ATTEMPTS} attempts and no end: do jobs enqueue each other?")
+                await asyncio.sleep(0)
+                self._promote()
+                if self._exchange() or self._outbox:
+                    continue
+                if any(running.occupies for running in self._held.values()):
+                    if self._loop.time() >= quiet_until:
+                        raise AssertionError(self._still_running())
+                    await self._look()
+                elif not (until_idle and self._move_to_next()):
+                    return self._attempts - before
+        finally:
+            self._draining = False
+
+    def _promote(self) -> None:
+        promoted = expired = BATCH
+        while promoted >= BATCH or expired >= BATCH:
+            call = scripts.promote(clock="", worker=WORKER, retention_ms=RETENTION_MS, limit=BATCH)
+            promoted, expired, _ = self._shard.run(call)
+
+    def _move_to_next(self) -> bool:
+        """Move the clock to the next time at which a job is due or expires; False when there is none."""
+        nearest: list[int] = []
+        for name in (self._keys.schedule, self._keys.deadlines):
+            found = self._shard.command("ZRANGE", name, 0, 0, "WITHSCORES")
+            nearest.extend(int(float(score)) for score in found[1::2])
+        if not nearest:
+            return False
+        self.clock.advance_ms(max(0, min(nearest) - self.clock.ms))
+        return True
+
+    def _exchange(self) -> bool:
+        """Settle what ended and claim for the free slots; whether anything was claimed."""
+        free = max(0, self._concurrency - self._busy)
+        settled, self._outbox = self._outbox[:BATCH], self._outbox[BATCH:]
+        marks, self._marks = self._marks, []
+        call = scripts.exchange(
+            clock="",
+            worker=WORKER,
+            session=self._session,
+            lease_ms=self._lease_ms,
+            retention_ms=RETENTION_MS,
+            limit=free,
+            shared=free,
+            offers="",
+            plan="\n".join(f"{lane} 0 {free} 0" for lane in self.app.lanes) if free else "",
+            rows=list(self._rows(settled, marks)),
+        )
+        verdict, claims, _ = self._shard.run(call)
+        for running in settled:
+            self._let_go(running)
+        if verdict != b"OK":
+            own = scripts.session(worker=WORKER, own=self._session, liveness_ms=10**12, rows=("app", "test"))
+            self._session = int(self._shard.run(own))
+            return True  # asked once more, under the new session
+        for i in range(0, len(claims), 3):
+            self._begin(Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2])))
+        return bool(claims)
+
+    def _rows(self, settled: list[Running], marks: list[Running]) -> Iterator[Argument]:
+        now = self._now()
+        for running in settled:
+            if running.outcome is not None:
+                ago = None if running.started is None else max(0, round((now - running.started) * 1000))
+                yield from scripts.outcome_row(running.claim, running.outcome, ago)
+        for running in marks:
+            if running.outcome is None and running.started is not None:
+                yield from scripts.mark_row(running.claim, max(0, round((now - running.started) * 1000)))
+
+    def _begin(self, running: Running) -> None:
+        self._attempts += 1
+        self._witness.keep(running.claim.job_id, running.claim.envelope)
+        self._held[running.claim.job_id] = running
+        if self._runner.start(running):
+            self._busy += 1
+            # The runner measures by the loop's clock; here time is that clock and how far ours was moved.
+            moved = self.clock.moved_seconds
+            running.started = (running.started or 0.0) + moved
+            running.stop_at += moved
+
+    def _now(self) -> float:
+        return self._loop.time() + self.clock.moved_seconds
+
+    async def _look(self) -> None:
+        """Wait for a handler, but not for long; then see to time limits, cancellations and lost claims."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(LOOK_EVERY):
+                await self._changed.wait()
+            return
+        except TimeoutError:
+            pass
+        held = [running for running in self._held.values() if running.outcome is None]
+        self._runner.sweep(held, self._now(), self._marks.append)
+        call = scripts.heartbeat(
+            clock="",
+            worker=WORKER,
+            lease_ms=self._lease_ms,
+            liveness_ms=10**12,
+            rows=[word for running in held for word in running.key],
+        )
+        _, lost, flags = self._shard.run(call)
+        gone = {word.decode() for word in lost}
+        cancelled = dict(zip(flags[::2], flags[1::2], strict=True))
+        for running in held:
+            job_id = running.claim.job_id
+            if job_id in gone:
+                running.tell(Stop.LOST, self._now())
+            elif code := cancelled.get(job_id.encode()):
+                running.tell(Stop.EXPIRED if code == b"expired" else Stop.CANCELLED, self._now())
+
+    def _ended(self, running: Running) -> None:
+        self._changed.set()
+        if running.stopping is Stop.LOST:
+            self._let_go(running)
+        else:
+            self._outbox.append(running)
+
+    def _freed(self, running: Running) -> None:
+        self._changed.set()
+        self._busy -= 1
+        if running.outcome is not None and running not in self._outbox:
+            self._let_go(running)
+
+    def _let_go(self, running: Running) -> None:
+        if not running.occupies and self._held.get(running.claim.job_id) is running:
+            del self._held[running.claim.job_id]
+
+    def _still_running(self) -> str:
+        names = [f"{each.task_name} (job {each.claim.job_id})" for each in self._held.values()]
+        return (
+            f"still running: {', '.join(names)}. A handler that waits for the clock needs "
+            "`asyncio.create_task(t.drain())` and then `t.clock.advance(...)`"
+        )
+
+    async def _end(self) -> None:
+        """Stop what still runs; its jobs go with the test."""
+        for running in self._held.values():
+            running.tell(Stop.SHUTDOWN, self._now())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while any(running.occupies for running in self._held.values()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        self._runner.close()
+
+    # --- what became of them
+
+    def jobs(self, task: Task[..., Any] | str | None = None) -> list[SeenJob]:
+        """All jobs so far, or those of one task, in the order they were enqueued. Asserts nothing."""
+        name = None if task is None else self._name(task)
+        return [job for job in self._witness.jobs() if name is None or job.task == name]
+
+    def job(self, job: Job[Any] | str) -> SeenJob:
+        """One job, by its handle or id. Raises AssertionError for one that was not enqueued here."""
+        job_id = job if isinstance(job, str) else job.id
+        for seen in self._witness.jobs():
+            if seen.id == job_id:
+                return seen
+        raise AssertionError(f"job {job_id} was not enqueued in this test")
+
+    def enqueued(
+        self,
+        task: Task[..., Any] | str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        times: int | None = None,
+    ) -> list[SeenJob]:
+        """Jobs that were enqueued; a duplicate of a key is none."""
+        return self._expect("enqueued", task, args, times, lambda job: 1)
+
+    def succeeded(
+        self,
+        task: Task[..., Any] | str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        times: int | None = None,
+    ) -> list[SeenJob]:
+        """Jobs that succeeded."""
+        return self._expect("succeeded", task, args, times, lambda job: int(job.status is Status.SUCCEEDED))
+
+    def retried(
+        self,
+        task: Task[..., Any] | str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        code: str | None = None,
+        times: int | None = None,
+    ) -> list[SeenJob]:
+        """Jobs that failed and were scheduled again; `times` counts the retries, `code` their error."""
+
+        def count(job: SeenJob) -> int:
+            return sum(code is None or each.error_code == code for each in job.retries)
+
+        return self._expect("retried", task, args, times, count, code)
+
+    def dead_lettered(
+        self,
+        task: Task[..., Any] | str,
+        *,
+        args: Mapping[str, Any] | None = None,
+        code: str | None = None,
+        times: int | None = None,
+    ) -> list[SeenJob]:
+        """Jobs that are dead letters now, all or those with this error code."""
+
+        def count(job: SeenJob) -> int:
+            return int(job.dead and (code is None or job.error_code == code))
+
+        return self._expect("dead-lettered", task, args, times, count, code)
+
+    def idle(self) -> None:
+        """Every job is over: none waits, none is scheduled."""
+        left = [job for job in self.jobs() if job.status not in TERMINAL]
+        if left:
+            raise AssertionError(f"{len(left)} jobs are not over:\n{_listed(left)}")
+
+    def _expect(
+        self,
+        what: str,
+        task: Task[..., Any] | str,
+        args: Mapping[str, Any] | None,
+        times: int | None,
+        count: Callable[[SeenJob], int],
+        code: str | None = None,
+    ) -> list[SeenJob]:
+        name, wanted = self._name(task), codec.decode(codec.encode_args(dict(args or {})))
+        of_task = self.jobs(name)
+        found = [job for job in of_task if wanted.items() <= job.args.items() and count(job)]
+        total = sum(map(count, found))
+        if (total if times is None else total == times) or (times == 0 and not total):
+            return found
+        described = name + (f" with {wanted!r}" if wanted else "") + (f" by {code}" if code else "")
+        expected = "at least once" if times is None else "once" if times == 1 else f"{times} times"
+        rest = f"the jobs of {name}:\n{_listed(of_task)}" if of_task else f"no job of {name} was enqueued"
+        raise AssertionError(f"{described} was {what} {_times(total)}, expected {expected}; {rest}")
+
+    def _name(self, task: Task[..., Any] | str) -> str:
+        return self.app.find(task).name if isinstance(task, str) else task.name
+
+
+def _times(count: int) -> str:
+    return "not at all" if count == 0 else "once" if count == 1 else f"{count} times"
+
+
+def _listed(jobs: list[SeenJob]) -> str:
+    return "\n".join(f"  {job}" for job in jobs)
