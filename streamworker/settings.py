@@ -11,8 +11,12 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+#: Metrics say much about a service: they are for this machine unless the address is given.
+DEFAULT_METRICS_HOST = "127.0.0.1"
 #: Seconds that a claim lives without a heartbeat (R22).
 DEFAULT_LEASE = 30.0
+#: Seconds that running jobs get to end after SIGTERM.
+DEFAULT_GRACE = 30.0
 #: Below this, an ordinary pause of a process would count as its death.
 MIN_LEASE = 0.5
 
@@ -62,3 +66,29 @@ def read(
         redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,
         lease=seconds,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where probes and scrapes are answered."""
+
+    host: str
+    port: int
+
+
+def read_endpoint(
+    port: int | None = None, host: str | None = None, *, environ: Mapping[str, str] | None = None
+) -> Endpoint | None:
+    """The endpoint in force; None: nobody asked for one. Raises ConfigurationError."""
+    env = os.environ if environ is None else environ
+    given: int | str | None = port if port is not None else env.get("STREAMWORKER_METRICS_PORT") or None
+    if given is None:
+        return None
+    try:
+        number = int(given)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535:
+        what = "metrics_port" if port is not None else "STREAMWORKER_METRICS_PORT"
+        raise ConfigurationError(f"{what} {given!r}: a port is a number from 1 to 65535, or 0 for any")
+    return Endpoint(host or env.get("STREAMWORKER_METRICS_HOST") or DEFAULT_METRICS_HOST, number)

@@ -35,6 +35,11 @@ class Heartbeat:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamworker-heartbeat", daemon=True)
 
+    @property
+    def link(self) -> SyncLink:
+        """Its connection."""
+        return self._link
+
     def start(self) -> None:
         self._thread.start()
 

@@ -20,7 +20,7 @@ from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
-from streamworker.store.connection import Argument, ReplyError
+from streamworker.store.connection import Argument, Link, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 
 log = logging.getLogger("streamworker.worker")
@@ -56,6 +56,11 @@ class Keeper:
         self._next_sweep = 0.0
         self.recovered = 0
         self.promoted = 0
+
+    @property
+    def link(self) -> Link:
+        """Its connection."""
+        return self._caller.link
 
     async def run(self) -> None:
         """Keep until `stop`. Survives any error: a loop that ends would stop all retries silently (R32)."""

@@ -18,6 +18,7 @@ from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
+from streamworker.settings import DEFAULT_GRACE
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry.status import Status
 from streamworker.worker import stall
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamworker.worker")
 
 DEFAULT_CONCURRENCY = 32
-#: Seconds that running jobs get to end after SIGTERM.
-DEFAULT_GRACE = 30.0
 #: Seconds between two looks at time limits and start marks: marks are out within 100 ms (D20).
 SWEEP_EVERY = 0.05
 #: Seconds between two looks for jobs in quarantine, and while one runs.
@@ -53,9 +52,10 @@ class Worker:
 
     `run` blocks, handles SIGTERM and SIGINT and returns the exit code; `serve` runs inside a loop of your
     own, until `stop` or cancellation. A worker serves once. On the first signal it stops claiming, waits up
-    to `grace` for what runs, hands back the rest uncharged, and ends; a second signal does so at once. `metrics_port` is for
-    `run`: probes and metrics over HTTP, on `metrics_host`; by default what `STREAMWORKER_METRICS_PORT` says,
-    else none.
+    to `grace` for what runs, hands back the rest uncharged, and ends; a second signal does so at once.
+
+    `metrics_port` and `metrics_host` are for `run`: where probes and scrapes are answered over HTTP. By
+    default that is where `STREAMWORKER_METRICS_PORT` and `STREAMWORKER_METRICS_HOST` say, else nowhere.
     """
 
     def __init__(

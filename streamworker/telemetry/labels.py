@@ -1,0 +1,80 @@
+"""Which values a label may take: registered tasks, codes that code declares; the rest is `other` (R48)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+
+from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError, classify
+
+OTHER = "other"
+#: Values of one label at most.
+MAX_TASKS, MAX_CODES = 200, 50
+#: Seconds between two looks at which exception types there are.
+LOOK_EVERY = 60.0
+#: Of HTTP statuses; a bounded set by themselves.
+_HTTP = re.compile(r"http_[1-5]\d\d")
+#: Codes of the engine that a handler's failure may have.
+OWN_CODES = RESERVED_CODES | {"timeout", "connection_error", "transient", "persistent", "retry_after"}
+
+
+def code_of(cls: type[BaseException]) -> str | None:
+    """The code that an exception of this type gets; None when it cannot be told without its arguments."""
+    try:
+        return classify(cls.__new__(cls)).code
+    except Exception:
+        return None
+
+
+def descendants(cls: type[BaseException]) -> Iterable[type[BaseException]]:
+    """All types below this one, as far as they are imported."""
+    seen: set[type[BaseException]] = set()
+    waiting = [cls]
+    while waiting:
+        for child in type.__subclasses__(waiting.pop()):
+            if child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return seen
+
+
+def declared_codes(types: Iterable[type[BaseException]] = ()) -> list[str]:
+    """Codes that the app declares: those of its own error types and of what its tasks name."""
+    chosen = set(types)
+    for root in (TransientError, PersistentError):
+        chosen |= {cls for cls in descendants(root) if not cls.__module__.startswith("streamworker.")}
+    return sorted({code for code in map(code_of, chosen) if code is not None})
+
+
+class Codes:
+    """The error codes that become label values.
+
+    A code is known when the engine, HTTP or an exception type has it. A text that a handler made up when it
+    raised (`PersistentError("…", code=f"order_{n}")`) is not: it could be another one for each job.
+    """
+
+    def __init__(self, declared: Iterable[str] = ()) -> None:
+        self._labels = {code: code for code in list(declared)[:MAX_CODES]}
+        self._of_types: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
+
+    def label(self, code: str) -> str:
+        """The code, or `other`."""
+        known = self._labels.get(code)
+        if known is not None:
+            return known
+        if len(self._labels) < MAX_CODES and self._exists(code):
+            self._labels[code] = code
+            return code
+        return OTHER
+
+    def _exists(self, code: str) -> bool:
+        if code in OWN_CODES or _HTTP.fullmatch(code) or code in self._of_types:
+            return True
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY:
+            return False
+        self._looked_at = now  # types may have been imported since
+        self._of_types = frozenset(filter(None, map(code_of, descendants(BaseException))))
+        return code in self._of_types

@@ -1,0 +1,87 @@
+"""What a worker needs around it when it has a process of its own: signals, endpoint, leash, process 1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from streamworker.settings import read_endpoint
+from streamworker.worker import first_process
+from streamworker.worker.leash import Leash
+
+if TYPE_CHECKING:
+    from streamworker.worker.worker import Worker
+
+log = logging.getLogger("streamworker.worker")
+
+#: Seconds beyond its grace that a worker whose supervisor is gone may take to end.
+ORPHAN_PATIENCE = 15.0
+
+
+@asynccontextmanager
+async def surroundings(
+    worker: Worker, *, metrics_port: int | None, metrics_host: str | None
+) -> AsyncIterator[None]:
+    """Everything that a process adds to a worker. Raises ConfigurationError for a port that is taken."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.stop)
+    leash = Leash.inherited()
+    with ExitStack() as stack:
+        _answer(worker, leash, metrics_port, metrics_host, stack)
+        if os.getpid() == 1:
+            reaper = first_process.Reaper()
+            reaper.start()
+            stack.callback(reaper.stop)
+        first_process.warn_of_shell()
+        saying: asyncio.Task[None] | None = None
+        if leash is not None:
+
+            def orphaned() -> None:
+                log.warning("worker %s: its supervisor is gone", worker.id)
+                with suppress(RuntimeError):  # the loop is closed: it is ending anyway
+                    loop.call_soon_threadsafe(worker.stop)
+
+            leash.hold(orphaned, patience=worker.grace + ORPHAN_PATIENCE)
+            saying = loop.create_task(_say_up(worker, leash))
+        try:
+            yield
+        finally:
+            if saying is not None:
+                saying.cancel()
+
+
+async def _say_up(worker: Worker, leash: Leash) -> None:
+    await worker.started.wait()
+    leash.say_up()
+
+
+def _answer(
+    worker: Worker, leash: Leash | None, port: int | None, host: str | None, stack: ExitStack
+) -> None:
+    # Loaded only when somebody asks: prometheus-client takes memory and a moment.
+    if leash is not None:
+        if leash.path is None:
+            return
+        from streamworker.telemetry.http import Address
+
+        address = Address(path=leash.path)
+    else:
+        endpoint = read_endpoint(port, host)
+        if endpoint is None:
+            return
+        from streamworker.telemetry.http import Address
+
+        address = Address(endpoint.host, endpoint.port)
+    from streamworker.worker.telling import Telling
+
+    worker.telling = Telling(worker)
+    server = worker.telling.serve(address)
+    stack.callback(server.stop)
+    if leash is None:
+        log.info("worker %s: /healthz, /readyz and /metrics on %s:%d", worker.id, address.host, server.port)

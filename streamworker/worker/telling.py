@@ -1,0 +1,61 @@
+"""What a worker tells telemetry, and the endpoint that serves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamworker.core.lanes import Slots
+from streamworker.telemetry.exposition import CONTENT_TYPE, Page
+from streamworker.telemetry.http import Address, Answer, Route, ServerThread, json_answer
+from streamworker.telemetry.labels import declared_codes
+from streamworker.telemetry.metrics import Metrics
+from streamworker.telemetry.status import Health, Status
+
+if TYPE_CHECKING:
+    from streamworker.worker.worker import Worker
+
+
+class Telling:
+    """Counters and health of one worker. Told by its loop, asked by the endpoint's thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        from streamworker import __version__
+
+        app = worker.app
+        slots = Slots.of(worker.lanes, worker.concurrency)
+        types = [
+            each for task in app.tasks.values() for each in (*task.policy.transient, *task.policy.persistent)
+        ]
+        self.metrics = Metrics(
+            tasks=app.tasks,
+            lanes=worker.lanes,
+            slots={lane: (slots.shared + own, own) for lane, own in slots.reserved.items()},
+            codes=["timeout", "connection_error", *declared_codes(types)],
+        )
+        self.health = Health(time.monotonic, lease=app.settings.lease, slots=worker.concurrency)
+        self._page = Page(self.metrics, __version__)
+
+    def tell(self, status: Status) -> None:
+        """How the worker is."""
+        self.metrics.tell(status)
+        self.health.tell(status)
+
+    def serve(self, address: Address) -> ServerThread:
+        """Answer probes and scrapes there. Raises ConfigurationError when the address cannot be had."""
+        thread = ServerThread(self._routes(), address)
+        thread.start()
+        return thread
+
+    def _routes(self) -> Mapping[str, Route]:
+        async def healthz() -> Answer:
+            return json_answer(*self.health.alive())
+
+        async def readyz() -> Answer:
+            return json_answer(*self.health.ready())
+
+        async def metrics() -> Answer:
+            return Answer(200, self._page.text(), CONTENT_TYPE)
+
+        return {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
