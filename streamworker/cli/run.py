@@ -1,11 +1,13 @@
-"""`streamworker run`: one worker process."""
+"""`streamworker run`: one worker process, or several under a supervisor."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -39,6 +41,10 @@ def run(
         str,
         typer.Argument(metavar="MODULE:APP", help="Where the app is, found from the working directory."),
     ],
+    processes: Annotated[
+        int,
+        typer.Option("--processes", "-p", metavar="N", help="Worker processes; each has M slots.", min=1),
+    ] = 1,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", "-c", metavar="M", help="Jobs that run at once.", min=1)
     ] = None,
@@ -50,22 +56,92 @@ def run(
         str | None,
         typer.Option("--grace", metavar="DURATION", help="How long running jobs may end on SIGTERM."),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="P",
+            help="Answer /healthz, /readyz and /metrics there.",
+            envvar="STREAMWORKER_METRICS_PORT",
+            min=0,
+            max=65_535,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-host",
+            metavar="HOST",
+            help="On this address; by default for this machine only.",
+            envvar="STREAMWORKER_METRICS_HOST",
+        ),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
 ) -> int:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
 
     On the first signal it stops claiming and lets running jobs end; a second signal ends at once. Redis is
     where the app says, else where STREAMWORKER_REDIS_URL says.
-    """
-    from streamworker.cli.target import load_app
-    from streamworker.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, Worker
 
+    With several processes, one that dies is started again, signals are passed on, and SIGHUP restarts one
+    after the other.
+    """
     _log_to_stderr(log_level)
+    _leave_when_told()
+    if processes > 1:
+        return _supervise(
+            target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host)
+        )
+    from streamworker.cli.target import load_app
+    from streamworker.settings import DEFAULT_GRACE
+    from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
+
     app = load_app(target)
     worker = Worker(
         app,
         concurrency=concurrency or DEFAULT_CONCURRENCY,
         lanes=None if lanes is None else [lane.strip() for lane in lanes.split(",") if lane.strip()],
         grace=DEFAULT_GRACE if grace is None else grace,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     return worker.run()
+
+
+def _leave_when_told() -> None:
+    """Until the worker listens itself: as process 1 we have no default action for a signal (R47)."""
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(0)
+
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, leave)
+
+
+def _supervise(
+    target: str,
+    processes: int,
+    concurrency: int | None,
+    lanes: str | None,
+    grace: str | None,
+    log_level: LogLevel,
+    endpoint: tuple[int | None, str | None],
+) -> int:
+    """Run workers as children. The app is theirs to import."""
+    from streamworker.core import durations
+    from streamworker.settings import DEFAULT_GRACE, read_endpoint
+    from streamworker.worker.first_process import warn_of_shell
+    from streamworker.worker.supervisor import Supervisor
+
+    command = [sys.executable, "-m", "streamworker", "run", target, "--log-level", log_level]
+    for option, value in (("--concurrency", concurrency), ("--lanes", lanes), ("--grace", grace)):
+        if value is not None:
+            command += [option, str(value)]
+    warn_of_shell()
+    supervisor = Supervisor(
+        command,
+        processes=processes,
+        grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace"),
+        endpoint=read_endpoint(*endpoint),
+    )
+    return supervisor.run()
