@@ -171,7 +171,7 @@ def test_the_readme_example_runs(valkey: BenchServer, namespace: str, tmp_path: 
         command for command in commands(page) if command.line.startswith(("streamworker run", "python "))
     ]
 
-    assert write_files(page, tmp_path) == ["shop.py", "enqueue.py"]
+    assert write_files(page, tmp_path) == ["shop.py", "enqueue.py", "test_shop.py"]
     assert [command.line for command in shown] == [
         "streamworker run shop:app --concurrency 32",
         "python enqueue.py",
@@ -344,6 +344,54 @@ def test_the_test_files_of_the_page_on_testing_pass(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b3 passed", done.stdout)
+
+
+def run_test_files(folder: Path, *names: str) -> int:
+    """Run these test files with pytest, as a reader would; returns how many tests passed. None may fail."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:valkey", "-p", "no:cacheprovider", *names],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("STREAMWORKER_")}
+        | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"\b(\d+) passed", done.stdout)
+    assert passed, done.stdout
+    return int(passed[1])
+
+
+@pytest.mark.parametrize("where", ["memory", "server"])
+def test_the_test_example_of_the_readme_passes_in_memory_and_on_a_server(
+    where: str, valkey: BenchServer, tmp_path: Path
+) -> None:
+    write_files(REPOSITORY / "README.md", tmp_path)
+    written = tmp_path / "test_shop.py"
+    text = written.read_text(encoding="utf-8")
+    assert text.count("harness(app)") == 1
+    if where == "server":
+        written.write_text(text.replace("harness(app)", f'harness(app, redis_url="{valkey.url}")'))
+
+    assert run_test_files(tmp_path, "test_shop.py") == 1
+
+
+@pytest.mark.parametrize("where", ["memory", "server"])
+def test_the_test_files_of_the_page_on_apps_pass_in_memory_and_on_a_server(
+    where: str, tmp_path: Path
+) -> None:
+    names = write_files(DOCS / "how-to" / "test-your-app.md", tmp_path)
+    tests = [name for name in names if name.startswith("test_")]
+    if where == "server":
+        for name in tests:
+            text = (tmp_path / name).read_text(encoding="utf-8")
+            text = text.replace("harness(app)", "harness(app, redis_url=redis_url)")
+            written = re.sub(r"(async def test_\w+)\(\)", r"\1(redis_url: str)", text)
+            (tmp_path / name).write_text(written, encoding="utf-8")
+
+    assert run_test_files(tmp_path, *tests) == 5
 
 
 async def test_the_redis_user_of_the_page_on_deploying_may_do_all_that_is_needed(
