@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Retry, Success
 from streamworker.telemetry.labels import MAX_TASKS, OTHER, Codes
 from streamworker.telemetry.status import Status
 
+P = ParamSpec("P")
 log = logging.getLogger("streamworker.telemetry")
 
 #: Upper bounds of durations and waits, in seconds.
@@ -72,14 +73,14 @@ class Cell:
         self.wait = Histogram()
 
 
-def quiet(method: Callable[..., None]) -> Callable[..., None]:
+def quiet(method: Callable[P, None]) -> Callable[P, None]:
     """Telemetry that fails says so once and harms nothing else."""
     said = False
 
-    def guarded(*args: object) -> None:
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         nonlocal said
         try:
-            method(*args)
+            method(*args, **kwargs)
         except Exception:
             if not said:
                 said = True

@@ -13,7 +13,6 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,10 +107,16 @@ class Supervisor:
         place.timer = None
         if self._stopping.is_set():
             return
-        place.start(self._command, partial(self._came_up, place))
+        try:
+            place.start(self._command, self._came_up)
+        except OSError as error:  # no memory, too many processes: others may end
+            pause = place.backoff(0.0)
+            log.error("supervisor: process %d cannot start (%s); again in %g s", place.number, error, pause)
+            place.timer = asyncio.get_running_loop().call_later(pause, self._start, place)
+            return
         log.info("supervisor: process %d is pid %d", place.number, place.pid)
 
-    def _came_up(self, place: Place) -> None:
+    def _came_up(self) -> None:
         self._ever_up = True
 
     # --- the dead
@@ -131,9 +136,9 @@ class Supervisor:
                 return
             if found is None:
                 return
-            place = ours.get(found.si_pid)
-            if place is not None and place.child is not None:
-                self._bury(place, place.child)
+            its_place = ours.get(found.si_pid)
+            if its_place is not None and its_place.child is not None:
+                self._bury(its_place, its_place.child)
             else:
                 with suppress(ChildProcessError):
                     os.waitpid(found.si_pid, os.WNOHANG)
