@@ -21,15 +21,21 @@ class Room:
     shared: int
     #: Free reserved slots of each planned lane.
     reserved: dict[str, int]
-    quarantine: bool = False  # the plan reads the quarantine of its lane instead (D22)
+    #: Lanes whose quarantine is read, and the one slot of each, which nothing else fills (D22).
+    quarantine: dict[str, int] = field(default_factory=dict)
 
     def planned(self, lane: str, kind: str) -> bool:
-        return lane in self.reserved and (kind == "q") == self.quarantine
+        return lane in (self.quarantine if kind == "q" else self.reserved)
 
     def fits(self, lane: str, kind: str) -> bool:
-        return self.limit > 0 and self.planned(lane, kind) and (self.reserved[lane] > 0 or self.shared > 0)
+        if kind == "q":
+            return self.quarantine.get(lane, 0) > 0
+        return self.limit > 0 and lane in self.reserved and (self.reserved[lane] > 0 or self.shared > 0)
 
-    def take(self, lane: str) -> None:
+    def take(self, lane: str, kind: str) -> None:
+        if kind == "q":
+            self.quarantine[lane] -= 1
+            return
         self.limit -= 1
         if self.reserved[lane] > 0:
             self.reserved[lane] -= 1
@@ -160,8 +166,8 @@ class _Call:
 
     def _grant(self, job: Job) -> None:
         assert job.entry is not None
-        self.room.take(job.lane)
         kind, entry = job.entry
+        self.room.take(job.lane, kind)
         now = self.shard.now
         self.result.claims.append(
             Claim(

@@ -32,7 +32,7 @@ class Settled:
 
     fence: int
     outcome: str
-    by: str  # own or recovered
+    by: str  # own, died or recovered
 
 
 @dataclass(slots=True)

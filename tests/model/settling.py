@@ -27,8 +27,11 @@ def settle(shard: Shard, claim: Claim, outcome: Outcome, *, ran: bool) -> str:
         return _refusal(job, claim.fence)
     if job.status == Status.CLAIMED and (ran or isinstance(outcome, Success)):
         shard.move(job, Status.PROCESSING, "started")  # it finished before its start mark: both edges
-    if ran and not isinstance(outcome, Release):
-        job.strikes = 0  # D22: only a handler that ran clears them, and a release does not
+    died = outcome.reason is Reason.DIED
+    if ran and died:
+        job.strikes += 1  # the process that ran it, and nobody else with it (D22)
+    elif ran and not isinstance(outcome, Release):
+        job.strikes = 0  # only a handler that ran to an end clears them, and a release does not
     if isinstance(outcome, Release):
         job.attempt -= 1
     if isinstance(outcome, Release) and outcome.reason is Reason.UNKNOWN_TASK:
@@ -39,7 +42,7 @@ def settle(shard: Shard, claim: Claim, outcome: Outcome, *, ran: bool) -> str:
     if isinstance(outcome, Success):
         shard.succeed(job, outcome.reason, "own")
         return "OK"
-    _end(shard, job, outcome, claim.envelope, "own")
+    _end(shard, job, outcome, claim.envelope, "died" if died else "own")
     return "OK"
 
 
@@ -67,7 +70,7 @@ def _refusal(job: Job | None, fence: int) -> str:
     if job is None:
         return "GONE"
     last = job.settled
-    if last is not None and last.fence == fence and last.by == "own":
+    if last is not None and last.fence == fence and last.by != "recovered":
         return f"ALREADY {last.outcome}"
     return "STALE"
 

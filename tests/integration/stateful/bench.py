@@ -106,10 +106,14 @@ class Bench:
     def clock(self) -> str:
         return str(self.model.now)
 
-    def run(self, call: Call) -> Any:
-        """A script's reply; `seen` has what it left behind. Raises RedisError with the Lua file and line."""
+    def run(self, call: Call, *, look: bool = True) -> Any:
+        """A script's reply. Raises RedisError with the Lua file and line.
+
+        `seen` has what it left behind, unless that is left to the `look` after the next call.
+        """
         script = call.script if self._folder is None else compose(self._folder, call.script.name)
-        (reply,) = self._look_after(("EVAL", script.text, 1, self.keys.tag, *call.argv))
+        command = ("EVAL", script.text, 1, self.keys.tag, *call.argv)
+        (reply,) = self._look_after(command) if look else self.wire.send(command)
         if isinstance(reply, RedisError):
             raise type(reply)(f"{script.name}: {script.locate(str(reply))}")
         return reply

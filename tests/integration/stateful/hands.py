@@ -9,7 +9,7 @@ from streamworker.core.outcome import Outcome
 from streamworker.store import scripts
 from streamworker.store.connection import Argument
 from tests.model import settling
-from tests.model.claiming import Entry
+from tests.model.claiming import Entry, Room
 from tests.model.shard import Shard
 
 
@@ -71,14 +71,11 @@ class Asked:
 
     worker: str
     session: int
-    limit: int
-    shared: int
-    reserved: dict[str, int]
-    quarantine: bool
+    room: Room
     offers: tuple[Entry, ...]
     rows: tuple[Row, ...]
 
     def plan(self) -> str:
         """The `plan` argument. Every lane's quota is all that is shared, so that the order decides."""
-        phase = "q" if self.quarantine else "0"
-        return "\n".join(f"{lane} {free} {self.shared} {phase}" for lane, free in self.reserved.items())
+        lanes = [f"{lane} {free} {self.room.shared} 0" for lane, free in self.room.reserved.items()]
+        return "\n".join([*lanes, *map(scripts.quarantine_line, self.room.quarantine)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from streamworker.store import scripts
 from tests.integration.stateful.bench import LANES, LEASE
-from tests.integration.stateful.hands import Row
+from tests.integration.stateful.hands import Hand, Row
 from tests.integration.stateful.machine import RETENTION, Protocol, fate, nth, some
 from tests.model import keeping
 
@@ -32,8 +34,9 @@ class Keepers(Protocol):
         self.commit(nth(self.hands, worker).name, *one)
 
     @rule(worker=some, known=st.booleans())
-    def keeper_recovers(self, worker: int, known: bool) -> None:
+    def keeper_ticks(self, worker: int, known: bool) -> None:
         keeper = nth(self.hands, worker).name
+        self.promote(keeper, 500)
         for one in self.sweep_all(keeper):
             self.commit(keeper, one, fate(one, known=known))
 
@@ -49,13 +52,17 @@ class Keepers(Protocol):
     @rule(ms=st.sampled_from((LEASE, LEASE, 10_000, 70_000)), beating=st.integers(0, 2))
     def time_passes_under_a_keeper(self, ms: int, beating: int) -> None:
         """Somebody sweeps all the time, though not these lanes; the first workers send heartbeats."""
+        self._time_passes(ms, self.hands[:beating])
+
+    def _time_passes(self, ms: int, beating: Sequence[Hand]) -> None:
         while ms > 0:
             step = min(ms, LEASE // 2)
             ms -= step
             self.bench.pass_time(step)
             self._sweep_elsewhere()
-            for hand in self.hands[:beating]:
-                self.beat(hand)
+            for hand in beating:
+                if hand.held:
+                    self.beat(hand)
 
     def _sweep_elsewhere(self) -> None:
         call = scripts.recover(
@@ -67,26 +74,19 @@ class Keepers(Protocol):
             kind="a",
             count=100,
         )
-        hold, _, found = self.run(call)
-        self.confirm((keeping.note_sweep(self.model), []), (int(hold), found))
+        hold, _, found = self.bench.run(call, look=False)
+        assert (int(hold), found) == (keeping.note_sweep(self.model), [])
 
     @rule(worker=some, known=st.booleans(), limit=st.integers(0, 2))
     def worker_stalls(self, worker: int, known: bool, limit: int) -> None:
-        """It sends nothing for a lease. The others take over, and then it comes back to what it held."""
+        """It sends nothing until its leases are over. The others take over, and then it is back."""
         stalled = nth(self.hands, worker)
-        others = [hand for hand in self.hands if hand is not stalled]
-        for _ in range(2):
-            self.bench.pass_time(LEASE // 2)
-            self._sweep_elsewhere()
-            for hand in others:
-                self.beat(hand)
-        for one in self.sweep_all(others[0].name):
-            self.commit(others[0].name, one, fate(one, known=known))
-        for lane in LANES:
-            asked = self.ask(others[0], [lane], 1, quarantine=True)
-            self.hear(others[0], asked, self.exchange(asked))
-        asked = self.ask(others[0], LANES, limit)
-        self.hear(others[0], asked, self.exchange(asked))
+        other = next(hand for hand in self.hands if hand is not stalled)
+        self._time_passes(2 * LEASE, [hand for hand in self.hands if hand is not stalled])
+        for one in self.sweep_all(other.name):
+            self.commit(other.name, one, fate(one, known=known))
+        asked = self.ask(other, LANES, limit, quarantine=LANES)
+        self.hear(other, asked, self.exchange(asked))
 
     @rule(worker=some, known=st.booleans(), started=st.booleans(), later=st.sampled_from((0, LEASE)))
     def worker_comes_back_in_time(self, worker: int, known: bool, started: bool, later: int) -> None:
@@ -94,13 +94,16 @@ class Keepers(Protocol):
 
         `later`: then it stalls again, and what was judged is too old all the same.
         """
-        back = nth(self.hands, worker)
-        self.time_passes_under_a_keeper(LEASE, 0)
-        judged = [(one, fate(one, known=known)) for one in self.sweep_all(nth(self.hands, worker + 1).name)]
+        back, keeper = nth(self.hands, worker), nth(self.hands, worker + 1).name
+        if not back.held:
+            asked = self.ask(back, LANES, 2)
+            self.hear(back, asked, self.exchange(asked))
+        self._time_passes(2 * LEASE, [])
+        judged = [(one, fate(one, known=known)) for one in self.sweep_all(keeper)]
         if started:
             self.settle_rows(back.name, [Row(held.claim, None) for held in back.held])
         else:
             self.beat(back)
-        self.time_passes_under_a_keeper(later, 0)
+        self._time_passes(later, [])
         for one in judged:
-            self.commit(back.name, *one)
+            self.commit(keeper, *one)

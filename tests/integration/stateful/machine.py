@@ -6,6 +6,7 @@ The rules are in `rules`; what a rule does here is to send one call, let the mod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -111,8 +112,8 @@ class Protocol(RuleBasedStateMachine):
             "session": asked.session,
             "lease_ms": LEASE,
             "retention_ms": RETENTION,
-            "limit": asked.limit,
-            "shared": asked.shared,
+            "limit": asked.room.limit,
+            "shared": asked.room.shared,
             "offers": scripts.offer_lines(asked.offers),
             "plan": asked.plan(),
         }
@@ -124,7 +125,7 @@ class Protocol(RuleBasedStateMachine):
         claims = [Claim.parse(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
         settled = [row.predict(self.model) for row in asked.rows]
         self._fences_grow(claims)
-        room = Room(asked.limit, asked.shared, dict(asked.reserved), asked.quarantine)
+        room = deepcopy(asked.room)
         predicted = claiming.claim(
             self.model,
             asked.worker,
@@ -250,16 +251,15 @@ class Protocol(RuleBasedStateMachine):
         limit: int,
         *,
         reserved: int = 0,
-        quarantine: bool = False,
+        quarantine: Sequence[str] = (),
         rows: Sequence[Row] = (),
     ) -> Asked:
         """The worker's next exchange; its offers ride in it."""
         if hand.broken:
             self.resync(hand)
         offers, hand.offers = tuple(hand.offers), []
-        slots = dict.fromkeys(lanes, 1 if quarantine else reserved)
-        shared = 0 if quarantine else limit
-        return Asked(hand.name, hand.session, limit, shared, slots, quarantine, offers, tuple(rows))
+        room = Room(limit, limit, dict.fromkeys(lanes, reserved), dict.fromkeys(quarantine, 1))
+        return Asked(hand.name, hand.session, room, offers, tuple(rows))
 
     def hear(self, hand: Hand, asked: Asked, reply: tuple[str, list[Claim], list[str]]) -> None:
         """The reply reached the worker."""
@@ -304,17 +304,12 @@ class Protocol(RuleBasedStateMachine):
         return max(LEASE // 2, min(self.model.schedule.values()) - self.model.now)
 
     def _work(self, hand: Hand) -> None:
-        """Settle what is held, take what there is, and settle that, one quarantined job after the other."""
+        """Settle what is held, take what there is, and settle that, until nothing is left."""
         while True:
             rows = [self._row_of(held) for held in hand.held]
-            asked = self.ask(hand, LANES, 20, rows=rows)
+            asked = self.ask(hand, LANES, 20, quarantine=LANES, rows=rows)
             self.hear(hand, asked, self.exchange(asked))
-            for lane in LANES:
-                if not hand.held and self.model.streams[lane, "q"].undelivered():
-                    asked = self.ask(hand, [lane], 1, quarantine=True)
-                    self.hear(hand, asked, self.exchange(asked))
-            waiting = any(stream.undelivered() for stream in self.model.streams.values())
-            if not (hand.held or waiting):
+            if not hand.held and not any(stream.undelivered() for stream in self.model.streams.values()):
                 return
 
     def _row_of(self, held: Held) -> Row:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,12 +41,16 @@ class Mutation:
 
 SETTLE, CLAIM, FINISH = "fragments/settle_step.lua", "fragments/claim_step.lua", "fragments/finish.lua"
 MUTATIONS = (
-    Mutation("nothing is broken", SETTLE, "return 'STALE'\nend", "return 'STALE'\nend"),
     Mutation("settle: fence not compared (D1)", SETTLE, " or rec.fence_text ~= fence then", " then"),
     Mutation("settle: repeated settle says OK (D1)", SETTLE, "return 'ALREADY ' .. outcome", "return 'OK'"),
     Mutation("recovery: version not compared (D6)", SETTLE, " or rec.version ~= tonumber(version))", ")"),
     Mutation("recovery: lease not compared (D6)", SETTLE, "(rec.lease > now or ", "("),
-    Mutation("recovery: strike not counted", SETTLE, "rec.strikes = rec.strikes + 1", ""),
+    Mutation(
+        "recovery: strike not counted",
+        SETTLE,
+        "rec.strikes + 1\n    bump('recovered",
+        "rec.strikes\n    bump('recovered",
+    ),
     Mutation(
         "recovery: death in claimed is charged",
         SETTLE,
@@ -128,11 +131,15 @@ MUTATIONS = (
 
 
 def main(wanted: str) -> int:
-    """Print a row for each mutation; the number of those that were not found."""
-    missed = 0
+    """Print a row for each mutation whose name has `wanted` in it; the number of those that were not found."""
     server = BenchServer("valkey")
     server.start()
     wire = Wire(server.url)
+    ran, error = run_examples(wire, folder=LUA)
+    if error is not None:
+        raise error
+    print(f"{'nothing is broken':48} {ran} sequences pass", flush=True)
+    missed = 0
     for mutation in MUTATIONS:
         if wanted not in mutation.name:
             continue
@@ -140,18 +147,15 @@ def main(wanted: str) -> int:
             folder = Path(scratch, "lua")
             shutil.copytree(LUA, folder)
             mutation.apply(folder)
-            began = time.monotonic()
             ran, error = run_examples(wire, folder=folder, shrink=False)
-        seconds = time.monotonic() - began
-        found = "not found" if error is None else f"found after {ran:3}"
-        print(f"{mutation.name:48} {found:16} {seconds:5.1f} s", flush=True)
+        found = "NOT FOUND" if error is None else f"found after {ran:3}"
+        print(f"{mutation.name:48} {found}", flush=True)
         missed += error is None
     server.stop()
     return missed
 
 
 if __name__ == "__main__":
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    count = main(name)
+    count = main(sys.argv[1] if len(sys.argv) > 1 else "")
     if count:
         sys.exit(f"{count} broken rules were not noticed in {EXAMPLES} sequences")

@@ -6,20 +6,18 @@ What happens often is a rule of its own, what is rare shares one: Hypothesis pic
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from tests.integration.stateful.bench import LANES, LEASE
 from tests.integration.stateful.damage import Damage
 from tests.integration.stateful.keepers import Keepers
-from tests.integration.stateful.producers import Operators, Producers, requests
+from tests.integration.stateful.producers import Operators, requests
 from tests.integration.stateful.workers import Workers
 from tests.model.job import Request
 
 
-class QueueMachine(Producers, Operators, Workers, Keepers, Damage):
+class QueueMachine(Operators, Workers, Keepers, Damage):
     """A shard with producers, two workers, a keeper, an operator, and what can go wrong."""
 
     @initialize(
@@ -31,8 +29,7 @@ class QueueMachine(Producers, Operators, Workers, Keepers, Damage):
             self.worker_starts()
         if swept:
             self.time_passes_under_a_keeper(LEASE, 0)
-        self.requests = [replace(request, job_id=f"j{number}") for number, request in enumerate(batch, 1)]
-        self.send(self.requests)
+        self.arrive(batch)
         if taken:
             asked = self.ask(self.hands[0], LANES, taken)
             self.hear(self.hands[0], asked, self.exchange(asked))

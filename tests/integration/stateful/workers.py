@@ -10,7 +10,10 @@ from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from tests.integration.stateful.bench import LANES
 from tests.integration.stateful.hands import Asked, Hand, Row
-from tests.integration.stateful.machine import Protocol, nth, some
+from tests.integration.stateful.machine import nth, some
+from tests.integration.stateful.producers import Producers, requests
+from tests.model.claiming import Entry
+from tests.model.job import Request
 
 #: By short names, so that a failing sequence can be read.
 OUTCOMES: dict[str, Outcome] = {
@@ -19,6 +22,7 @@ OUTCOMES: dict[str, Outcome] = {
     "retry now": Retry(0, ErrorClass.TRANSIENT, "timeout", "too slow", "transient:0;j=0;f=1"),
     "retry in 5 s": Retry(5_000, ErrorClass.UNKNOWN, "ValueError", "no", "unknown:5000;j=0;f=1"),
     "retry in 40 s": Retry(40_000, ErrorClass.TRANSIENT, "timeout", "", "transient:40000;j=0;f=1"),
+    "process died": Retry(0, ErrorClass.UNKNOWN, "worker_lost", "gone", "-", Reason.DIED),
     "fail": Fail(ErrorClass.PERSISTENT, "bad_arguments", "what is this?"),
     "release": Release(Reason.SHUTDOWN),
     "snooze 10 s": Release(Reason.SNOOZED, 10_000),
@@ -31,7 +35,7 @@ FATES = ("answered", "answered", "lost", "late")
 fates = st.sampled_from(FATES)
 
 
-class Workers(Protocol):
+class Workers(Producers):
     """claim, start, settle, heartbeat; lost and late calls; the blocking reader; death."""
 
     def worker_starts(self) -> None:
@@ -50,41 +54,40 @@ class Workers(Protocol):
         hand.broken = True
 
     @rule(
+        batch=st.lists(requests, max_size=2),
         worker=some,
         limit=st.integers(1, 3),
         outcomes=st.lists(st.sampled_from(sorted(OUTCOMES)), min_size=1, max_size=4),
         rounds=st.integers(1, 3),
         fate=fates,
     )
-    def work(self, worker: int, limit: int, outcomes: list[str], rounds: int, fate: str) -> None:
-        """Settle all that is held and claim anew, in one exchange, as the pump does."""
+    def work(
+        self, batch: list[Request], worker: int, limit: int, outcomes: list[str], rounds: int, fate: str
+    ) -> None:
+        """Settle all that is held and claim anew, in one exchange, as the pump does, while jobs arrive."""
+        if batch:
+            self.arrive(batch)
         hand = nth(self.hands, worker)
         for left in reversed(range(rounds)):
             rows = [
                 self._row(hand, i, OUTCOMES[nth(outcomes, left + i)], True) for i in range(len(hand.held))
             ]
-            self._send(hand, self.ask(hand, LANES, limit, rows=rows), "answered" if left else fate)
+            asked = self.ask(hand, LANES, limit, quarantine=LANES[:1], rows=rows)
+            self._send(hand, asked, "answered" if left else fate)
 
     @rule(
         worker=some,
         limit=st.integers(1, 3),
         lanes=st.permutations(LANES),
         reserved=st.integers(0, 1),
-        twice=st.booleans(),
+        quarantine=st.lists(st.sampled_from(LANES), max_size=1),
         fate=fates,
     )
-    def claim(self, worker: int, limit: int, lanes: list[str], reserved: int, twice: bool, fate: str) -> None:
-        """`twice`: what the reader got came after the same entries were listed, so they are offered twice."""
+    def claim(
+        self, worker: int, limit: int, lanes: list[str], reserved: int, quarantine: list[str], fate: str
+    ) -> None:
         hand = nth(self.hands, worker)
-        if twice:
-            hand.offers *= 2
-        self._send(hand, self.ask(hand, lanes, limit, reserved=reserved), fate)
-
-    @precondition(lambda self: any(self.model.streams[lane, "q"].entries for lane in LANES))
-    @rule(worker=some, lane=st.sampled_from(LANES), fate=fates)
-    def claim_quarantined(self, worker: int, lane: str, fate: str) -> None:
-        hand = nth(self.hands, worker)
-        self._send(hand, self.ask(hand, [lane], 1, quarantine=True), fate)
+        self._send(hand, self.ask(hand, lanes, limit, reserved=reserved, quarantine=quarantine), fate)
 
     def _row(self, hand: Hand, pick: int, outcome: Outcome | None, ran: bool) -> Row:
         """The outcome that a claim has already, else this one."""
@@ -131,12 +134,30 @@ class Workers(Protocol):
     def heartbeat(self, worker: int) -> None:
         self.beat(nth(self.hands, worker))
 
-    @rule(worker=some, lane=st.sampled_from(LANES), kind=st.sampled_from(("a", "r")), lost=st.booleans())
-    def reader_reads(self, worker: int, lane: str, kind: str, lost: bool) -> None:
-        """Entries are delivered without a claim: offered next, or listed when the read failed (R18)."""
-        hand, stream = nth(self.hands, worker), self.model.streams[lane, kind]
+    @rule(
+        worker=some,
+        lane=st.sampled_from(LANES),
+        then=st.sampled_from(("claimed", "claimed twice", "kept", "lost")),
+        limit=st.integers(0, 2),
+    )
+    def reader_reads(self, worker: int, lane: str, then: str, limit: int) -> None:
+        """Entries are delivered without a claim, and offered to one.
+
+        At once, or (`kept`) to the next. `claimed twice`: they were listed as our own meanwhile. `lost`: the
+        read failed, and they are listed before the next claim (R18).
+        """
+        hand = nth(self.hands, worker)
+        found = self._read(hand, lane, "r") + self._read(hand, lane, "a")
+        hand.offers += found * 2 if then == "claimed twice" else found
+        if then == "lost":
+            hand.broken = True
+        elif then != "kept":
+            self._send(hand, self.ask(hand, [lane], limit), "answered")
+
+    def _read(self, hand: Hand, lane: str, kind: str) -> list[Entry]:
+        stream = self.model.streams[lane, kind]
         if not stream.group:
-            return  # NOGROUP: the next claim makes it (R9)
+            return []  # NOGROUP: the next claim makes it (R9)
         key = self.bench.keys.stream(lane, kind)
         reply = self.bench.redis("XREADGROUP", "GROUP", "workers", hand.name, "COUNT", 1, "STREAMS", key, ">")
         found = [entry.decode() for entry, _ in reply[0][1]] if reply else []
@@ -144,10 +165,7 @@ class Workers(Protocol):
         if expected:
             stream.deliver(hand.name, expected[0])
         self.confirm(expected, found)
-        if lost:
-            hand.broken = True
-        else:
-            hand.offers += [(lane, kind, entry) for entry in found]
+        return [(lane, kind, entry) for entry in found]
 
     @rule(worker=some, leave=st.booleans())
     def worker_dies(self, worker: int, leave: bool) -> None:
