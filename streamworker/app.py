@@ -18,6 +18,7 @@ from streamworker.core.retry import Retry
 from streamworker.core.template import check_task_name
 from streamworker.request import DEFAULT_LANE
 from streamworker.store.keys import Keys
+from streamworker.store.manifest import Declaration
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import MAX_STARTS, NewJob
 from streamworker.task import DEFAULT_TIMEOUT, Call, Context, Policy, Signature, Task
@@ -213,6 +214,10 @@ class App:
         for lane in {job.lane for job in jobs}:
             self.check_lane(lane)
         return await place_all(self._source.get(), jobs, self._source)
+
+    def declarations(self) -> dict[str, Declaration]:
+        """What each task declares, as workers publish it."""
+        return {name: task.declaration() for name, task in self.tasks.items()}
 
     def warnings(self) -> list[str]:
         """What is allowed but odd, one line each; printed when a worker starts."""

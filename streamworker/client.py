@@ -16,7 +16,16 @@ from streamworker.core.durations import Duration
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
-from streamworker.request import JobView, Options, Request, accepted, actor, new_job, value_of
+from streamworker.request import (
+    JobView,
+    Options,
+    Request,
+    accepted,
+    actor,
+    check_args,
+    declared_job,
+    value_of,
+)
 from streamworker.store.placing import Placed
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import NewJob
@@ -63,6 +72,21 @@ def handle_of(placed: Placed, job: NewJob, key: str | None, source: QueueSource)
     """A handle, or the refusal as an exception."""
     accepted(placed, job, key)
     return Job(placed.job_id, placed.disposition, source)
+
+
+async def place_named(
+    queue: Queue, task: str, args: Mapping[str, Any], options: Options
+) -> tuple[NewJob, str | None, Placed]:
+    """Enqueue one job as the manifest declares its task: the job, its key, what became of it."""
+    name = check_task_name(task)
+    if not queue.unknown([name]):  # the usual case: no turn of the loop, so that many travel together
+        job, key = declared_job(name, args, options, queue.declared(name))
+        return job, key, await queue.enqueuer.add(job)
+    check_args(args)
+    async with queue.under_way():
+        await queue.know([name])
+        job, key = declared_job(name, args, options, queue.declared(name))
+        return job, key, await queue.enqueuer.add(job)
 
 
 async def place_all(queue: Queue, jobs: list[NewJob], source: QueueSource) -> list[Job[Any]]:
@@ -114,14 +138,22 @@ class Client:
         options = Options.of(
             key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
         )
-        job = new_job(check_task_name(task), args or {}, options)
-        placed = await self._source.get().enqueuer.add(job)
+        job, key, placed = await place_named(self._source.get(), task, args or {}, options)
         return handle_of(placed, job, key, self._source)
 
     async def enqueue_many(self, requests: Iterable[Request]) -> list[Job[Any]]:
         """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception."""
-        jobs = [new_job(check_task_name(each.task), each.args, each.options) for each in requests]
-        return await place_all(self._source.get(), jobs, self._source)
+        wanted, queue = list(requests), self._source.get()
+        async with queue.under_way():
+            if unknown := queue.unknown([check_task_name(each.task) for each in wanted]):
+                for each in wanted:
+                    check_args(each.args)
+                await queue.know(unknown)
+            jobs = [
+                declared_job(each.task, each.args, each.options, queue.declared(each.task))[0]
+                for each in wanted
+            ]
+            return await place_all(queue, jobs, self._source)
 
     async def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""

@@ -10,7 +10,7 @@ import getpass
 import socket
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamworker.core import codec, durations
@@ -21,7 +21,15 @@ from streamworker.core.ids import JobIds
 from streamworker.core.job import Record, encode_envelope
 from streamworker.core.lanes import check_lane_name
 from streamworker.core.states import Disposition, Status
-from streamworker.core.template import check_correlation_id, check_key, check_tenant, key_id
+from streamworker.core.template import (
+    KeyTemplate,
+    check_correlation_id,
+    check_key,
+    check_task_name,
+    check_tenant,
+    key_id,
+)
+from streamworker.store.manifest import Declaration
 from streamworker.store.placing import Placed
 from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS, NewJob
 from streamworker.store.watching import Ended
@@ -115,6 +123,46 @@ def new_job(
         tenant=options.tenant or "",
         max_starts=max_starts,
     )
+
+
+def check_args(args: Mapping[str, Any]) -> None:
+    """Refuse arguments that cannot travel, before anything is sent. Raises as `new_job`."""
+    codec.encode_args(dict(args), limit=codec.PAYLOAD_LIMIT_BYTES)
+
+
+def with_key_and_deadline(
+    options: Options, args: Mapping[str, Any], template: KeyTemplate | None, deadline_ms: int
+) -> Options:
+    """The options with what the task declares where they say nothing. Raises InvalidArgument for the key."""
+    key = options.key
+    if key is None and template is not None:
+        key = template.render(args)
+    deadline_ms = options.deadline_ms or deadline_ms
+    if key == options.key and deadline_ms == options.deadline_ms:
+        return options
+    return replace(options, key=key, deadline_ms=deadline_ms)
+
+
+def declared_job(
+    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None
+) -> tuple[NewJob, str | None]:
+    """One job as its task declares it, and its key; what the options say wins (D17).
+
+    `declared` None: nobody has declared the task, so nothing but the options is known. Raises as `new_job`.
+    """
+    check_task_name(task)
+    if declared is None:
+        return new_job(task, args, options), options.key
+    options = with_key_and_deadline(options, args, declared.template, declared.deadline_ms)
+    job = new_job(
+        task,
+        args,
+        options,
+        lane=declared.lane,
+        window_ms=declared.window_ms,
+        max_starts=declared.max_starts,
+    )
+    return job, options.key
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,16 @@ from streamworker.core.durations import Duration
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
-from streamworker.request import JobView, Options, Request, accepted, actor, new_job, value_of
+from streamworker.request import (
+    JobView,
+    Options,
+    Request,
+    accepted,
+    actor,
+    check_args,
+    declared_job,
+    value_of,
+)
 from streamworker.store.sync_queue import SyncQueue
 
 
@@ -91,14 +100,26 @@ class SyncClient:
         options = Options.of(
             key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
         )
-        job = new_job(check_task_name(task), args or {}, options)
+        name = check_task_name(task)
+        if unknown := self._queue.unknown([name]):
+            check_args(args or {})
+            self._queue.know(unknown)
+        job, held = declared_job(name, args or {}, options, self._queue.declared(name))
         (placed,) = self._queue.place([job])
-        accepted(placed, job, key)
+        accepted(placed, job, held)
         return SyncJob(placed.job_id, placed.disposition, self._queue)
 
     def enqueue_many(self, requests: Iterable[Request]) -> list[SyncJob]:
         """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception."""
-        jobs = [new_job(check_task_name(each.task), each.args, each.options) for each in requests]
+        wanted = list(requests)
+        if unknown := self._queue.unknown([check_task_name(each.task) for each in wanted]):
+            for each in wanted:
+                check_args(each.args)
+            self._queue.know(unknown)
+        jobs = [
+            declared_job(each.task, each.args, each.options, self._queue.declared(each.task))[0]
+            for each in wanted
+        ]
         return [SyncJob(placed.job_id, placed.disposition, self._queue) for placed in self._queue.place(jobs)]
 
     def get(self, job_id: str) -> JobView:

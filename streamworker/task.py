@@ -14,7 +14,8 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.retry import Retry
 from streamworker.core.template import KeyTemplate, check_task_name
-from streamworker.request import Options, new_job
+from streamworker.request import Options, new_job, with_key_and_deadline
+from streamworker.store.manifest import Declaration
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 P = ParamSpec("P")
@@ -268,20 +269,27 @@ class Task(Generic[P, R]):
         call = self._call(Options(), args, kwargs)
         return await self._app.submit(call.job, call.key)
 
+    def declaration(self) -> Declaration:
+        """What producers without the code have to know of this task (D17)."""
+        policy = self.policy
+        return Declaration(
+            lane=policy.lane,
+            key=None if policy.key is None else policy.key.text,
+            arguments=self.signature.names,
+            deadline_ms=policy.deadline_ms,
+            window_ms=policy.window_ms,
+            max_starts=policy.max_starts,
+            timeout=policy.timeout,
+            retry=policy.retry.describe(),
+        )
+
     def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
         try:
             bound = self.signature.bind(args, kwargs)
         except BadArguments as error:
             raise BadArguments(f"task {self.name}: {error}") from None
         policy = self.policy
-        key = options.key
-        if key is None and policy.key is not None:
-            key = policy.key.render(bound)
-        deadline_ms = options.deadline_ms or policy.deadline_ms
-        if key != options.key or deadline_ms != options.deadline_ms:
-            options = Options(
-                key, options.lane, options.tenant, options.delay_ms, deadline_ms, options.correlation_id
-            )
+        options = with_key_and_deadline(options, bound, policy.key, policy.deadline_ms)
         job = new_job(
             self.name,
             bound,
@@ -290,7 +298,7 @@ class Task(Generic[P, R]):
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
         )
-        return Call(job, key)
+        return Call(job, options.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def enqueue(
         str | None, typer.Option("--key", metavar="K", help="Idempotency key: the same key runs once.")
     ] = None,
     lane: Annotated[
-        str | None, typer.Option("--lane", metavar="L", help="Lane; normal if not given.")
+        str | None, typer.Option("--lane", metavar="L", help="Lane; the task's own if not given.")
     ] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="For whom the job is.")] = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="5s", help="Not before this long.")] = None,
@@ -39,25 +39,25 @@ def enqueue(
 ) -> None:
     """Enqueue one job and print its id.
 
-    The task's code is not needed: a worker that knows the task will run it. With a key that is in use for the
-    same arguments the id is that of the earlier job.
+    The task's code is not needed: its lane, key and limits are those that workers have published, where no
+    option says otherwise. With a key that is in use for the same arguments the id is that of the earlier job.
     """
-    from streamworker.client import handle_of
+    from streamworker.client import handle_of, place_named
     from streamworker.core.states import Disposition
     from streamworker.core.template import check_task_name
-    from streamworker.request import Options, new_job
+    from streamworker.request import Options
     from streamworker.store.queue import QueueSource
 
     settings = settings_of(app, redis_url)
     options = Options.of(
         key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
     )
-    job = new_job(check_task_name(task), read_arguments(arguments), options)
+    name, args = check_task_name(task), read_arguments(arguments)
 
     async def place() -> tuple[str, Disposition, str]:
         async with open_queue(settings) as queue:
-            placed = await queue.enqueuer.add(job)
-            handle = handle_of(placed, job, key, QueueSource(settings))
+            job, held, placed = await place_named(queue, name, args, options)
+            handle = handle_of(placed, job, held, QueueSource(settings))
             return handle.id, handle.disposition, placed.status
 
     job_id, disposition, status = asyncio.run(place())

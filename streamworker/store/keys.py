@@ -53,7 +53,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("sweep", "hash", "none", "recover", "last sweep's time, hold and cursors"),
     KeySpec("elect:<role>", "string", "seconds", "keeper", "hint: who does a keeper's work"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
-    KeySpec("meta", "hash", "none", "worker", "schema and shard count (no shard in its tag)"),
+    KeySpec("meta", "hash", "none", "worker, publish",
+            "schema, shard count, what tasks declare (no shard in its tag)"),
     KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
 )  # fmt: skip
 
@@ -93,9 +94,14 @@ class Keys:
         return f"{{{self.namespace}:{self.shard}}}"
 
     @property
+    def namespace_tag(self) -> str:
+        """The hash tag of what holds for all shards."""
+        return f"{{{self.namespace}}}"
+
+    @property
     def meta(self) -> str:
         """What holds for the whole namespace, all shards."""
-        return f"{{{self.namespace}}}:meta"
+        return f"{self.namespace_tag}:meta"
 
     def stream(self, lane: str, kind: str = "a") -> str:
         """A lane's stream: kind `a` arrivals, `r` ready, `q` quarantine."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Any
 
-from streamworker.core.errors import JobNotFound, ResultTimeout
+from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
 from streamworker.settings import Settings
-from streamworker.store import scripts
+from streamworker.store import manifest, scripts
 from streamworker.store.awaiter import Awaiter, look
 from streamworker.store.caller import Caller
-from streamworker.store.connection import Link, Opens
+from streamworker.store.connection import Link, Opens, ReplyError
 from streamworker.store.enqueuer import Enqueuer
 from streamworker.store.keys import Keys
+from streamworker.store.manifest import Declaration
 from streamworker.store.watching import Ended
 
 
@@ -28,10 +31,63 @@ class Queue:
         self.caller = Caller(settings.redis_url, self.keys.tag, patience=patience, opens=opens)
         self.enqueuer = Enqueuer(self.caller)
         self._awaiter = Awaiter(self.caller, self.keys)
+        self._manifest = manifest.Cache()
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._reading: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, call: scripts.Call) -> Any:
         """Run a script, again when its reply was lost."""
         return await self.caller.run(call)
+
+    def declared(self, task: str) -> Declaration | None:
+        """What the manifest says of a task, as far as this queue has read it; see `know`."""
+        return self._manifest.get(task)
+
+    def unknown(self, tasks: Collection[str]) -> list[str]:
+        """The tasks whose declaration `know` has to read first."""
+        return self._manifest.stale(tasks)
+
+    async def know(self, tasks: Collection[str]) -> None:
+        """Read what these tasks declare, once for all who ask meanwhile. Raises ConnectionLost.
+
+        An outage is no reason to forget: what was read before is used on.
+        """
+        mine = [name for name in tasks if name not in self._reading]
+        if mine:
+            task = asyncio.get_running_loop().create_task(self._read_manifest(mine))
+            for name in mine:
+                self._reading[name] = task
+            task.add_done_callback(lambda done: self._have_read(mine, done))
+        for reading in {self._reading[name] for name in tasks if name in self._reading}:
+            await asyncio.shield(reading)
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncIterator[None]:
+        """Something is being enqueued in this block: `close` waits for its end."""
+        done = asyncio.get_running_loop().create_future()
+        self._under_way.add(done)
+        try:
+            yield
+        finally:
+            self._under_way.discard(done)
+            done.set_result(None)
+
+    async def _read_manifest(self, tasks: list[str]) -> None:
+        try:
+            values = await self.caller.command("HMGET", self.keys.meta, *manifest.fields(tasks))
+        except ReplyError as error:
+            self._manifest.refused(tasks, error)
+        except ConnectionLost:
+            if not self._manifest.has(tasks):
+                raise
+        else:
+            self._manifest.note(tasks, values)
+
+    def _have_read(self, tasks: list[str], done: asyncio.Task[None]) -> None:
+        for name in tasks:
+            del self._reading[name]
+        if not done.cancelled():
+            done.exception()  # retrieved: a caller that is gone makes no noise
 
     async def outcome(self, job_id: str) -> Ended | None:
         """What the job came to; None while it is open. Raises JobNotFound."""
@@ -78,6 +134,8 @@ class Queue:
 
     async def close(self) -> None:
         """Close the connections, after what was enqueued is answered."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
         await self.enqueuer.close()
         await self._awaiter.close()
         await self.caller.close()

@@ -159,6 +159,11 @@ def elect(*, role: str, worker: str, ttl_ms: int) -> Call:
     return Call(lua.load("elect"), (role, worker, ttl_ms))
 
 
+@bound
+def publish(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("publish"), tuple(rows))
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """One row of `enqueue`."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
 from streamworker.settings import Settings
-from streamworker.store import scripts, watching
+from streamworker.store import manifest, scripts, watching
 from streamworker.store.caller import backoff
 from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
+from streamworker.store.manifest import Declaration
 from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
 from streamworker.store.scripts import NewJob
 from streamworker.store.sync_links import SyncCaller
@@ -24,6 +25,30 @@ class SyncQueue:
     def __init__(self, settings: Settings, *, patience: float = 10.0) -> None:
         self.keys = Keys(settings.namespace)
         self.caller = SyncCaller(settings.redis_url, self.keys.tag, patience=patience)
+        self._manifest = manifest.Cache()
+
+    def declared(self, task: str) -> Declaration | None:
+        """What the manifest says of a task, as far as this queue has read it; see `know`."""
+        return self._manifest.get(task)
+
+    def unknown(self, tasks: Collection[str]) -> list[str]:
+        """The tasks whose declaration `know` has to read first."""
+        return self._manifest.stale(tasks)
+
+    def know(self, tasks: Collection[str]) -> None:
+        """Read what these tasks declare. Raises ConnectionLost.
+
+        An outage is no reason to forget: what was read before is used on.
+        """
+        try:
+            values = self.caller.command("HMGET", self.keys.meta, *manifest.fields(tasks))
+        except ReplyError as error:
+            self._manifest.refused(tasks, error)
+        except ConnectionLost:
+            if not self._manifest.has(tasks):
+                raise
+        else:
+            self._manifest.note(tasks, values)
 
     def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
         """Place a list in one or a few calls.

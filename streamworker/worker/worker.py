@@ -19,6 +19,7 @@ from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
 from streamworker.settings import DEFAULT_GRACE
+from streamworker.store import manifest
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry.status import Status
 from streamworker.worker import stall
@@ -195,6 +196,7 @@ class _Parts:
         for line in [*await check_server(link), *self.worker.app.warnings()]:
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
+        await manifest.publish(link, self.pump.session.keys, self.worker.app.declarations())
         await self.pump.open()
         self.heartbeat.start()
         log.info(

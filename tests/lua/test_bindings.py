@@ -113,7 +113,7 @@ def test_the_scripts_name_the_keys_that_the_catalogue_lists() -> None:
 
     assert suffixes == STREAM_SUFFIX
     named = set(re.findall(r"tag \.\. ':(\w+)", text))
-    of_shard = {spec.pattern.partition(":")[0].partition("<")[0] for spec in CATALOGUE} - {"meta"}
+    of_shard = {spec.pattern.partition(":")[0].partition("<")[0] for spec in CATALOGUE}
     assert named == of_shard
     assert set(re.findall(r"'workers'|\"workers\"", text)) == {f"'{GROUP}'"}
     assert keys.stream("normal", "r") == "{n:0}:lane:normal:ready"

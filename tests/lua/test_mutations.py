@@ -24,6 +24,7 @@ from tests.lua import (
     test_payload,
     test_plan,
     test_promote,
+    test_publish,
     test_recovery,
     test_repair,
     test_settle,
@@ -335,6 +336,13 @@ MUTATIONS = [
              test_workers.test_a_role_has_one_holder_until_its_time_is_over),
     Mutation("elect.lua", "  redis.call('PEXPIRE', key, ttl_ms)\n", "",
              test_workers.test_a_role_always_has_a_ttl_and_asking_again_renews_it),
+    # --- the manifest (D17)
+    Mutation("publish.lua", "if not stands or string.gsub(stands, '^%d+ ', '', 1) ~= ARGV[i + 1] then", "do",
+             of(test_publish.test_nothing_changes_when_nothing_changed, {"pack": "1 2 {}"})),
+    Mutation("publish.lua", "'^%d+ ', '', 1)", "'%d+ ', '')",
+             of(test_publish.test_nothing_changes_when_nothing_changed, {"pack": "1 2 {}"})),
+    Mutation("publish.lua", "  newest = newest + 1\n", "",
+             test_publish.test_what_is_published_has_the_number_of_its_change),
 ]  # fmt: skip
 
 

@@ -152,6 +152,10 @@ def elect(shard: Shard) -> scripts.Call:
     return scripts.elect(role="keeper", worker="w1", ttl_ms=10_000)
 
 
+def publish(shard: Shard) -> scripts.Call:
+    return scripts.publish(rows=["pack", '{"lane":"a"}', "ship", "{}"])
+
+
 def look(shard: Shard) -> scripts.Call:
     shard.put("j")
     return scripts.watch(clock=shard.clock, job_id="j", wait=0)
@@ -182,6 +186,7 @@ CASES: dict[str, Arrange] = {
     "discard": discard,
     "forget": forget,
     "elect": elect,
+    "publish": publish,
     "watch": look,
 }
 

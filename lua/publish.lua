@@ -1,0 +1,24 @@
+-- publish: what tasks declare, so that producers without their code apply it (D17).
+--
+-- What a task declared last stands in `meta` as `number declaration`. Each call that changes anything takes
+-- the next number; what stands there already keeps its own.
+-- Replies  the number of the newest change
+local tag = KEYS[1]                      -- hash tag of the namespace: it holds for all shards
+-- rows: task declaration
+local META = tag .. ':meta'
+local newest = tonumber(redis.call('HGET', META, 'manifest') or '0')
+local changed = {}
+for i = 1, #ARGV, 2 do
+  local field = 'task:' .. ARGV[i]
+  local stands = redis.call('HGET', META, field)
+  if not stands or string.gsub(stands, '^%d+ ', '', 1) ~= ARGV[i + 1] then
+    changed[#changed + 1] = { field, ARGV[i + 1] }
+  end
+end
+if #changed > 0 then
+  newest = newest + 1
+  local number = string.format('%d', newest)
+  redis.call('HSET', META, 'manifest', number)
+  for i = 1, #changed do redis.call('HSET', META, changed[i][1], number .. ' ' .. changed[i][2]) end
+end
+return newest
