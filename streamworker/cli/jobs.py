@@ -1,9 +1,10 @@
-"""`streamworker jobs`: look at one job, cancel it."""
+"""`streamworker jobs`: list jobs, look at one, cancel it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +12,78 @@ import typer
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_facts, print_table, say
+from streamworker.core.states import Status
 
 if TYPE_CHECKING:
     from streamworker.ops.inspect import JobReport
+    from streamworker.ops.listing import Listing
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at one job, or cancel it.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List jobs, look at one, or cancel it.")
+
+#: Records between two lines of progress.
+PROGRESS_EVERY = 20_000
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as enqueue printed it.")]
+
+
+@app.command("list")
+def list_jobs(
+    status: Annotated[
+        Status | None, typer.Option("--status", metavar="S", help="Only in this state, such as queued.")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="T", help="Only of this task.")] = None,
+    lane: Annotated[str | None, typer.Option("--lane", metavar="L", help="Only in this lane.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", metavar="N", help="Only of this tenant.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="K", help="Jobs at most.", min=1)] = 50,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs: those that are open, and those that ended in the last minutes, newest first.
+
+    Looks through all records, which takes a while with millions of jobs. It stops once it has found enough,
+    and says so.
+    """
+    from streamworker.ops import listing
+
+    settings = settings_of(app, redis_url)
+    which = listing.JobFilter(status, task, lane, tenant)
+    told = 0
+
+    def progress(scanned: int, found: int) -> None:
+        nonlocal told
+        if sys.stderr.isatty() and scanned - told >= PROGRESS_EVERY:
+            told = scanned
+            say(f"{scanned} records read, {found} jobs found …")
+
+    async def look() -> Listing:
+        async with open_queue(settings) as queue:
+            return await listing.list_jobs(queue, which, limit=limit, progress=progress)
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found.json())
+        return
+    print_table(
+        ["id", "task", "lane", "tenant", "status", "#attempt", "error", "enqueued"],
+        [
+            (
+                row["id"],
+                row["task"],
+                row["lane"],
+                row["tenant"],
+                row["status"],
+                row["attempt"],
+                row["error_code"],
+                row["enqueued_at"],
+            )
+            for row in found.json()["items"]
+        ],
+    )
+    cut = "" if found.complete else "; there may be more: narrow it by options, or raise --limit"
+    say(f"{len(found.jobs)} jobs, {found.scanned} records read{cut}")
+    if found.unreadable:
+        say(f"{found.unreadable} records cannot be read; see `streamworker doctor`")
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import demo, dlq, enqueue, jobs, lanes, lua, run, workers
+from streamworker.cli import demo, dlq, doctor, enqueue, jobs, lanes, lua, run, workers
 from streamworker.cli.edge import Commands
 
 
@@ -22,7 +22,6 @@ app = typer.Typer(
     name="streamworker",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,6 +43,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.command("lanes")(lanes.lanes)
 app.command("workers")(workers.workers)
+app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(lua.app, name="lua")
 

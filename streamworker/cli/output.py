@@ -61,6 +61,9 @@ _STYLES = {
     "retry_scheduled": "yellow",
     "claimed": "cyan",
     "processing": "cyan",
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "red",
 }
 
 

@@ -68,8 +68,43 @@ def test_the_version_is_printed() -> None:
 def test_help_names_every_command() -> None:
     shown = call("--help").stdout
 
-    for name in ("run", "enqueue", "jobs", "dlq", "lanes", "workers", "lua", "demo"):
+    for name in ("run", "enqueue", "jobs", "dlq", "lanes", "workers", "doctor", "lua", "demo"):
         assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("shell", "more"),
+    [
+        ("bash", {"COMP_WORDS": "streamworker jobs sh", "COMP_CWORD": "2"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "streamworker jobs sh"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "streamworker jobs sh", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_the_shell_completes_commands(shell: str, more: dict[str, str]) -> None:
+    done = in_shell(_STREAMWORKER_COMPLETE=f"complete_{shell}", **more)
+
+    assert done.returncode == 0, done.stderr
+    assert "show" in done.stdout
+    assert "cancel" not in done.stdout
+
+
+def test_the_shell_completes_options_and_choices() -> None:
+    option = in_shell(
+        _STREAMWORKER_COMPLETE="complete_bash", COMP_WORDS="streamworker jobs list --sta", COMP_CWORD="3"
+    )
+    choice = in_shell(
+        _STREAMWORKER_COMPLETE="complete_bash", COMP_WORDS="streamworker jobs list --status q", COMP_CWORD="4"
+    )
+
+    assert option.stdout.split() == ["--status"]
+    assert choice.stdout.split() == ["queued"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_is_shown(shell: str) -> None:
+    shown = call("--show-completion", shell).stdout
+
+    assert "_STREAMWORKER_COMPLETE=complete_" in shown
 
 
 def test_no_command_shows_help_and_is_wrong_usage() -> None:

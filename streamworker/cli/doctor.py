@@ -1,0 +1,83 @@
+"""`streamworker doctor`: is all well, and what to do if not?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_table, say
+
+if TYPE_CHECKING:
+    from streamworker.ops.checks import Finding
+    from streamworker.settings import Settings
+
+#: Exit code when nothing could be checked.
+NOT_CHECKED = 2
+
+
+def doctor(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:APP]", help="The app, for its tasks, lanes and settings."),
+    ] = None,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> int:
+    """Check server, namespace and app, and say what to do.
+
+    The app is checked if it is named. Exit code 0 without a problem (warnings are none), 1 with one, 2 if it could not be checked.
+    """
+    from streamworker.core.errors import ConnectionLost, ServerUnsuitable
+    from streamworker.ops import doctor as examination
+    from streamworker.ops.checks import Severity
+
+    settings, lanes, oddities = _subject(target, app, redis_url)
+
+    async def look() -> list[Finding]:
+        async with open_queue(settings) as queue:
+            return await examination.examine(queue, lanes=lanes, oddities=oddities)
+
+    try:
+        found = asyncio.run(look())
+    except (ConnectionLost, ServerUnsuitable) as error:
+        advice = "start Redis there, or name another with --redis-url or STREAMWORKER_REDIS_URL"
+        raise CommandFailed(f"nothing could be checked: {error}; {advice}", code=NOT_CHECKED) from None
+    worst = examination.worst(found)
+    if as_json:
+        emit_json({"status": str(worst), "checks": [each.json() for each in found]})
+    else:
+        _print(found)
+    return 1 if worst is Severity.PROBLEM else 0
+
+
+def _subject(
+    target: str | None, app: str | None, redis_url: str | None
+) -> tuple[Settings, list[str], list[str] | None]:
+    """Whose namespace, on which server; with an app also its lanes and what its declarations warn of."""
+    if target is None:
+        return settings_of(app, redis_url), [], None
+    from dataclasses import replace
+
+    from streamworker.cli.target import load_app
+
+    known = load_app(target)
+    settings = known.settings
+    if redis_url:
+        settings = replace(settings, redis_url=redis_url)
+    if app:
+        settings = replace(settings, namespace=app)
+    return settings, list(known.lanes), known.warnings()
+
+
+def _print(found: list[Finding]) -> None:
+    print_table(["", "check", "found"], [(each.severity, each.check, each.found) for each in found])
+    for each in found:
+        if each.advice:
+            say(f"{each.check}: {each.advice}")
+    bad = [str(each.severity) for each in found]
+    say(f"{bad.count('problem')} problems, {bad.count('warning')} warnings")
