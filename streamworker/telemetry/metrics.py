@@ -143,15 +143,15 @@ class Metrics:
             cell.succeeded += 1
             durations = cell.task.succeeded
         elif isinstance(outcome, Retry):
-            cell.retried += 1
-            durations = cell.task.retried
             code = self._codes.label(outcome.code)
             cell.retries[code] = cell.retries.get(code, 0) + 1
+            cell.retried += 1
+            durations = cell.task.retried
         elif isinstance(outcome, Fail):
-            cell.failed += 1
-            durations = cell.task.failed
             code = self._codes.label(outcome.code)
             cell.task.failures[code] = cell.task.failures.get(code, 0) + 1
+            cell.failed += 1
+            durations = cell.task.failed
         else:  # handed back: nothing has come of it yet
             return
         if job.started is not None:

@@ -145,8 +145,8 @@ class Supervisor:
 
     def _bury(self, place: Place, child: Child) -> None:
         code = child.end()
-        if code == -signal.SIGTERM and not place.up.is_set():
-            code = 0  # told to end before it could listen, so before it had claimed anything
+        if code == -signal.SIGTERM and (self._stopping.is_set() or place.expected):
+            code = 0  # it did not listen yet, or not any more: it held nothing
         place.child = None
         place.gone.set()
         place.up.clear()

@@ -195,12 +195,16 @@ class _Parts:
         await link.connect()
         for line in [*await check_server(link), *self.worker.app.warnings()]:
             log.warning(line)
+        self.quarantine = Quarantine(self.pump, self.keeper, self.struck)
+        self._long: list[Running] = []  # ended since the last sweep, after a second or more
         await claim_namespace(link, self.pump.session.keys)
         await manifest.publish(link, self.pump.session.keys, self.worker.app.declarations())
         await self.pump.open()
         self.heartbeat.start()
         log.info(
             "worker %s: %d slots, lanes %s, lease %g s",
+        if running.started is not None and running.ended - running.started >= stall.STALL:
+            self._long.append(running)
             self.worker.id,
             self.worker.concurrency,
             ", ".join(self.worker.lanes),
@@ -217,7 +221,8 @@ class _Parts:
             await asyncio.sleep(SWEEP_EVERY)
             now = time.monotonic()
             lag = max(0.0, now - before - SWEEP_EVERY)
-            earlier, held = held, list(self.pump.holdings.by_job.values())
+            earlier, held = [*held, *self._long], list(self.pump.holdings.by_job.values())
+            self._long.clear()
             if lag >= stall.STALL:
                 log.warning(
                     "worker %s: the event loop stood still for %.1f s; %s",
