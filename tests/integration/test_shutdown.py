@@ -199,17 +199,27 @@ async def test_a_rolling_deploy_loses_nothing_and_runs_nothing_twice(
 ) -> None:
     """B27: under load, a worker is replaced by another, three times over."""
     accepted: list[Job[Any]] = []
+
+    enough = asyncio.Event()
+
+    async def feed() -> None:
+        while not enough.is_set():
+            accepted.append(await client.enqueue("work", {"seconds": 0.02}))
+            await asyncio.sleep(0.01)  # the load: up to 100 jobs a second
+
     with ExitStack() as workers:
         current = workers.enter_context(start("--concurrency", "8"))
         current.wait_for_log("slots, lanes")
+        feeding = asyncio.create_task(feed())
         for _ in range(3):
-            accepted += [await client.enqueue("work", {"seconds": 0.02}) for _ in range(200)]
             successor = workers.enter_context(start("--concurrency", "8"))
             await asyncio.to_thread(successor.wait_for_log, "slots, lanes")
             await wait_until_async(journal.running, what="jobs run")
             current.terminate()
             assert await asyncio.to_thread(current.wait) == 0
             current = successor
+        enough.set()
+        await feeding
         ids = [job.id for job in accepted]
         await wait_until_async(lambda: observer.all_over(ids), timeout=20, what="all are over")
 
