@@ -40,12 +40,12 @@ async def flaky(ctx: Context) -> None:
 
 @app.task
 def orphan(ctx: Context) -> int:
-    """Leave a process behind that ends at once, and whose parent has ended before it."""
+    """Leave a process behind that ends soon, and whose parent has ended before it."""
     child = os.fork()
     if child == 0:
         grandchild = os.fork()
         if grandchild == 0:
-            time.sleep(0.2)
+            time.sleep(0.5)
             os._exit(0)
         os._exit(0)
     os.waitpid(child, 0)
