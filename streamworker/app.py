@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streamworker import settings as settings_module
 from streamworker.client import Job, handle_of, place_all
@@ -17,6 +18,7 @@ from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.template import check_task_name
 from streamworker.request import DEFAULT_LANE
+from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
 from streamworker.store.queue import Queue, QueueSource
@@ -59,6 +61,8 @@ class App:
         lifespan: Lifespan | None = None,
     ) -> None:
         self.name = name
+        #: The module that made this app: where child processes look for it.
+        self.module = _module_of_caller(self)
         self.settings = settings_module.read(name, redis_url=redis_url, namespace=namespace, lease=lease)
         Keys(self.settings.namespace)  # refuses a name that cannot be a namespace
         chosen = dict(DEFAULT_LANES if lanes is None else lanes)
@@ -92,6 +96,11 @@ class App:
     async def close(self) -> None:
         """Close the connections of this event loop."""
         await self._source.close()
+
+    def use_settings(self, settings: Settings) -> None:
+        """Take another process's settings, before anything is connected: a worker's children do."""
+        self.settings = settings
+        self._source = QueueSource(settings)
 
     def queue(self) -> Queue:
         """The verbs over the running loop's connections."""
@@ -129,6 +138,7 @@ class App:
         max_starts: int = MAX_STARTS,
         transient: tuple[type[BaseException], ...] = (),
         persistent: tuple[type[BaseException], ...] = (),
+        run_in: Literal["thread", "process"] = "thread",
     ) -> TaskDecorator: ...
 
     def task(  # type: ignore[misc]  # options are checked by _register
@@ -138,8 +148,9 @@ class App:
 
         The handler's first parameter is its `Context`; the others travel as JSON by name. `timeout` is for
         one attempt, `deadline` for the whole job from enqueue, `key` a template over the arguments,
-        `window` how long a key is held after success. Raises ConfigurationError, DurationError or
-        InvalidArgument.
+        `window` how long a key is held after success, `run_in="process"` for a handler that computes: it runs
+        in a child process instead of the worker's loop or a thread of it. Raises ConfigurationError,
+        DurationError or InvalidArgument.
         """
         if handler is not None:
             return self._register(handler)
@@ -159,6 +170,7 @@ class App:
         max_starts: int = MAX_STARTS,
         transient: tuple[type[BaseException], ...] = (),
         persistent: tuple[type[BaseException], ...] = (),
+        run_in: Literal["thread", "process"] = "thread",
     ) -> Task[..., Any]:
         task_name = check_task_name(name or handler.__name__)
         if task_name in self.tasks:
@@ -177,6 +189,7 @@ class App:
             key=key,
             transient=transient,
             persistent=persistent,
+            run_in=run_in,
         )
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
         self.tasks[task_name] = task
@@ -222,6 +235,16 @@ class App:
     def warnings(self) -> list[str]:
         """What is allowed but odd, one line each; printed when a worker starts."""
         return [line for task in self.tasks.values() for line in task.policy.retry.warnings(task.name)]
+
+
+def _module_of_caller(app: App) -> str:
+    frame = sys._getframe(2)
+    # The constructors of subclasses are part of the making.
+    while (
+        frame.f_back is not None and frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is app
+    ):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class TaskDecorator:

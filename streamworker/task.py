@@ -151,6 +151,7 @@ class Policy:
     key: KeyTemplate | None
     transient: tuple[type[BaseException], ...]
     persistent: tuple[type[BaseException], ...]
+    in_process: bool = False  # run in a child process, not in the worker's loop or a thread of it
 
     @classmethod
     def of(
@@ -167,6 +168,7 @@ class Policy:
         key: str | None,
         transient: tuple[type[BaseException], ...],
         persistent: tuple[type[BaseException], ...],
+        run_in: str = "thread",
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
         retry = retry or Retry()
@@ -181,6 +183,8 @@ class Policy:
             )
         if type(max_starts) is not int or max_starts < 1:
             raise ConfigurationError(f"task {name}: max_starts must be 1 or more, not {max_starts!r}")
+        if run_in not in ("thread", "process"):
+            raise ConfigurationError(f'task {name}: run_in= is "thread" or "process", not {run_in!r}')
         for kind, types in (("transient", transient), ("persistent", persistent)):
             for each in types:
                 if not _is_exception_type(each):
@@ -195,6 +199,7 @@ class Policy:
             KeyTemplate.parse(key, signature.names, what=f"task {name}: key") if key is not None else None,
             tuple(transient),
             tuple(persistent),
+            run_in == "process",
         )
 
 

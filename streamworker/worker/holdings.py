@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from streamworker.worker.running import Running, Stop
@@ -15,7 +16,11 @@ class Holdings:
         self.by_job: dict[str, Running] = {}
         #: Slots in use by lane.
         self.busy: dict[str, int] = dict.fromkeys(lanes, 0)
-        #: The job with strikes that runs while nothing else does (D22).
+        #: The job with strikes that runs in the quarantine child (D22).
+        self.apart: Running | None = None
+        #: Set when there is none any more.
+        self.apart_over = asyncio.Event()
+        #: The job with strikes that runs while nothing else does, where there can be no child.
         self.alone: Running | None = None
 
     @property
@@ -28,25 +33,36 @@ class Holdings:
         if older is not None:
             older.tell(Stop.LOST, now)
         self.by_job[running.claim.job_id] = running
-        if running.claim.kind == "q":
+        if running.apart:
+            self.apart = running
+        elif running.claim.kind == "q":
             self.alone = running
 
     def occupy(self, running: Running) -> None:
         """Its handler runs."""
-        self.busy[running.claim.lane] += 1
+        if not running.apart:
+            self.busy[running.claim.lane] += 1
 
     def vacate(self, running: Running) -> None:
         """Its handler has ended."""
-        self.busy[running.claim.lane] -= 1
+        if not running.apart:
+            self.busy[running.claim.lane] -= 1
+        self.no_slot(running)
+
+    def no_slot(self, running: Running) -> None:
+        """It has no slot: another struck job may run."""
         if running is self.alone:
             self.alone = None
+        if running is self.apart:
+            self.apart = None
+            self.apart_over.set()
 
     def let_go(self, running: Running) -> None:
         """Its outcome is acknowledged, or somebody else's by now."""
         if self.by_job.get(running.claim.job_id) is running:
             del self.by_job[running.claim.job_id]
-        if running is self.alone and not running.occupies:
-            self.alone = None
+        if not running.occupies:
+            self.no_slot(running)
 
     def of_fence(self, job_id: str, fence: int | None) -> Running | None:
         """The claim of that job and fence, if we hold it: "lost" is keyed by both (D1)."""

@@ -54,6 +54,7 @@ class Keeper:
         self._stopping = asyncio.Event()
         self._scan_cursor = 0
         self._next_sweep = 0.0
+        self._next_tidy = 0.0
         self.recovered = 0
         self.promoted = 0
 
@@ -107,8 +108,10 @@ class Keeper:
             for kind in STREAM_SUFFIX:
                 await self.sweep(lane, kind)
         await self.repair()
-        await self._forget_dead_consumers()
-        await self._trim_events()
+        if now >= self._next_tidy:
+            self._next_tidy = now + self._lease_ms / 1000
+            await self._forget_dead_consumers()
+            await self._trim_events()
 
     async def promote(self) -> None:
         """Due jobs to ready, until none is left; each call is short (R32)."""
@@ -199,9 +202,9 @@ class Keeper:
             decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
         )
 
-    async def quarantined(self) -> set[str]:
+    async def quarantined(self) -> list[str]:
         """The lanes in whose quarantine a job waits that nobody has taken yet (D22)."""
-        waiting: set[str] = set()
+        waiting = []
         for lane in self._lanes:
             stream = self._keys.stream(lane, "q")
             length = await self._caller.command("XLEN", stream)
@@ -211,7 +214,7 @@ class Keeper:
                 except StreamworkerError:  # no group yet: nobody has taken anything
                     pending = 0
                 if length > pending:  # never from the group's lag, which may be unknown (R14)
-                    waiting.add(lane)
+                    waiting.append(lane)
         return waiting
 
     async def _forget_dead_consumers(self) -> None:
@@ -220,9 +223,12 @@ class Keeper:
         for lane in self._lanes:
             for kind in STREAM_SUFFIX:
                 try:
-                    found = await self._caller.command("XINFO", "CONSUMERS", self._keys.stream(lane, kind))
-                except ReplyError:  # no stream or no group yet
-                    continue
+                    stream = self._keys.stream(lane, kind)
+                    found = await self._caller.command("XINFO", "CONSUMERS", stream, GROUP)
+                except ReplyError as error:
+                    if "NOGROUP" in str(error) or "no such key" in str(error):
+                        continue  # nobody has read from it yet
+                    raise
                 for flat in found:
                     consumer = dict(zip(flat[::2], flat[1::2], strict=True))
                     if consumer[b"pending"] == 0:

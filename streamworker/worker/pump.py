@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from streamworker.core import lanes as lane_plan
 from streamworker.core.errors import ConnectionLost, StreamworkerError
 from streamworker.core.job import Claim
-from streamworker.core.lanes import Lane, Plan, Slots
+from streamworker.core.lanes import Lane, Plan
 from streamworker.core.outcome import Release
 from streamworker.core.states import Reason
 from streamworker.settings import Settings
@@ -26,6 +25,7 @@ from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import Argument, NoScript, ReplyError
 from streamworker.worker.holdings import Holdings
+from streamworker.worker.planner import Planner
 from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Entry, Session
 
@@ -45,7 +45,8 @@ class _Flight:
     settled: list[Running]
     marked: list[Running]
     plan: Plan | None
-    quarantine: bool
+    quarantine: str | None  # the lane whose quarantine it reads
+    apart: bool  # what that gives runs beside the others
     limit: int
     sent_at: float
 
@@ -70,8 +71,7 @@ class Pump:
         self.on_exchange: Callable[[list[Running], list[bytes], list[Running], dict[str, int]], None] | None
         self.on_exchange = None
         self._settings = settings
-        self._slots = Slots.of(lanes, concurrency)
-        self._plan_state = lane_plan.State()
+        self._planner = Planner(lanes, concurrency, self.holdings)
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._outbox: list[Running] = []
@@ -85,6 +85,8 @@ class Pump:
         self._claiming = True
         self._relist = False
         self._quarantine: str | None = None  # the lane whose quarantine is read next
+        self._apart = True  # what it gives runs in a child process; else alone
+        self._found_apart = False
         self._row_limit = scripts.BATCH
         self._failures = 0
         self._syncing: asyncio.Task[None] | None = None
@@ -106,7 +108,7 @@ class Pump:
             self.kick()
             return
         self._outbox.append(running)
-        full = len(self._outbox) * 2 >= self._slots.concurrency and len(self._flights) < FLIGHTS
+        full = len(self._outbox) * 2 >= self._planner.concurrency and len(self._flights) < FLIGHTS
         if full and not self._accepting:
             self._turn()
         else:
@@ -126,13 +128,13 @@ class Pump:
     def offer(self, entries: list[Entry]) -> None:
         """Entries that the reader got: they are this consumer's, and claim decides what becomes of them."""
         self._offers.extend(entries)
-        self._plan_state = self._plan_state.woken([lane for lane, _, _ in entries])
+        self._planner.woken([lane for lane, _, _ in entries])
         self.kick()
 
     def reader_failed(self) -> None:
         """What the reader got may never have reached us: look at our own pending entries (R18)."""
         self._relist = True
-        self._plan_state = self._plan_state.woken()  # a claim also makes a missing group again (R9)
+        self._planner.woken()  # a claim also makes a missing group again (R9)
         self.kick()
 
     def heard(self, asked: Mapping[str, int], lost: set[str], cancelled: Mapping[str, str]) -> None:
@@ -163,14 +165,38 @@ class Pump:
         self._resync()
 
     def isolate(self, lane: str) -> None:
-        """Run one job of this lane's quarantine, alone: claim nothing else until it has ended (D22)."""
+        """Run one job of this lane's quarantine, alone: claim nothing else until it has ended (D22).
+
+        For apps that no child process can have.
+        """
         if not self.isolating and self._claiming:
-            self._quarantine = lane
+            self._quarantine, self._apart = lane, False
             self.kick()
+
+    async def run_apart(self, lane: str) -> bool:
+        """Claim one job of this lane's quarantine for the child, beside all else; return when it has ended.
+
+        False: there was none, or it could not be claimed.
+        """
+        over = self.holdings.apart_over
+        self._quarantine, self._apart, self._found_apart = lane, True, False
+        self.kick()
+        while self._reads_quarantine or self.holdings.apart is not None:
+            over.clear()
+            await over.wait()
+        return self._found_apart
+
+    @property
+    def _reads_quarantine(self) -> bool:
+        return self._quarantine is not None
 
     def stop_claiming(self) -> None:
         self._claiming = False
+        self._forget_quarantine()
+
+    def _forget_quarantine(self) -> None:
         self._quarantine = None
+        self.holdings.apart_over.set()
 
     # --- what others ask
 
@@ -181,13 +207,13 @@ class Pump:
 
     @property
     def isolating(self) -> bool:
-        return self._quarantine is not None or self.holdings.alone is not None
+        return (self._quarantine is not None and not self._apart) or self.holdings.alone is not None
 
     def eligible_lanes(self) -> list[str]:
         """Lanes with a free slot, for the blocking reader."""
         if not self._claiming or self.isolating or not self._ready:
             return []
-        return lane_plan.eligible(self._slots, self.holdings.busy)
+        return self._planner.eligible()
 
     @property
     def hungry(self) -> bool:
@@ -195,7 +221,7 @@ class Pump:
         if self._offers or self._flights:
             return False
         eligible = self.eligible_lanes()
-        return bool(eligible) and self._plan_state.idle.issuperset(eligible)
+        return bool(eligible) and self._planner.empty(eligible)
 
     async def drained(self) -> None:
         """Return when every outcome is acknowledged."""
@@ -245,7 +271,8 @@ class Pump:
         del self._outbox[: len(settled)]
         del self._marks[:room]
         offers, self._offers = self._offers, []
-        limit = 1 if quarantine else plan.limit if plan else 0
+        limit = plan.limit if plan else 0
+        lines = [scripts.quarantine_line(quarantine)] if quarantine else []
         call = scripts.exchange(
             clock="",
             worker=self.session.worker,
@@ -255,38 +282,27 @@ class Pump:
             limit=limit,
             shared=plan.shared if plan else 0,
             offers=scripts.offer_lines(offers),
-            plan=scripts.quarantine_line(quarantine)
-            if quarantine
-            else scripts.plan_lines(plan)
-            if plan
-            else "",
+            plan="\n".join([*lines, scripts.plan_lines(plan)]),
             rows=self._rows(settled, marked),
         )
-        flight = _Flight(call, settled, marked, plan, bool(quarantine), limit, self._loop.time())
+        flight = _Flight(call, settled, marked, plan, quarantine, self._apart, limit, self._loop.time())
         self._flights.append(flight)
         return self._send(flight, "EVALSHA", call.script.sha)
 
     def _what_to_claim(self) -> tuple[Plan | None, str | None]:
-        """A plan, or the lane whose quarantine is read, or neither."""
+        """A plan and the lane whose quarantine is read, as far as there is either."""
         if not self._claiming or self.holdings.alone is not None:
             return None, None
-        if self._quarantine is not None:
+        quarantine = self._quarantine
+        if quarantine is not None and not self._apart:
             nothing_runs = not self.holdings.busy_slots and not self._flights
-            return None, self._quarantine if nothing_runs else None
-        if not self._offers and self._plan_state.idle.issuperset(self.eligible_lanes()):
-            return None, None  # empty when last asked; the reader hears of what comes
-        under_way = sum(flight.limit for flight in self._flights)
-        free = self._slots.concurrency - self.holdings.busy_slots - under_way
-        if free <= 0:
-            return None, None
-        plan = self._next_plan(free)
-        if not self._flights:
-            plan = plan.half()  # the other half is left to the next call
-        return (plan if plan.limit > 0 else None), None
-
-    def _next_plan(self, limit: int) -> Plan:
-        plans = [flight.plan for flight in self._flights if flight.plan is not None]
-        return lane_plan.plan(self._slots, self._plan_state, self.holdings.busy, limit, under_way=plans)
+            return None, quarantine if nothing_runs else None
+        if any(flight.quarantine for flight in self._flights):
+            quarantine = None
+        if not self._offers and self._planner.empty(self.eligible_lanes()):
+            return None, quarantine  # empty when last asked; the reader hears of what comes
+        under_way = [flight.plan for flight in self._flights]
+        return self._planner.next(under_way, sum(flight.limit for flight in self._flights)), quarantine
 
     def _rows(self, settled: list[Running], marked: list[Running]) -> list[Argument]:
         now = self._loop.time()
@@ -333,7 +349,9 @@ class Pump:
             self.holdings.let_go(running)
             if reply in (b"STALE", b"GONE"):
                 report_stale(running, reply.decode())
-        if verdict != b"OK" and flight.limit:
+        if flight.quarantine:
+            self._forget_quarantine()
+        if verdict != b"OK" and (flight.limit or flight.quarantine):
             self._tell(flight, replies, [], {})
             self._resync()
             return
@@ -345,7 +363,10 @@ class Pump:
         for i in range(0, len(claims), 3):
             running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]))
             lane = running.claim.lane
-            taken[lane] = taken.get(lane, 0) + 1
+            if running.claim.kind == "q":
+                running.apart = self._found_apart = flight.apart
+            else:
+                taken[lane] = taken.get(lane, 0) + 1
             self.holdings.take(running, now)
             if not self._claiming:  # it came after the stop: back, uncharged
                 running.outcome = Release(Reason.SHUTDOWN)
@@ -356,11 +377,10 @@ class Pump:
                 self._begin(running)
                 begun.append(running)
         self._accepting = False
-        if flight.quarantine:
-            self._quarantine = None
-            self._plan_state = self._plan_state.woken()
+        if flight.quarantine and not flight.apart:
+            self._planner.woken()
         elif flight.plan is not None:
-            self._plan_state = lane_plan.charge(self._plan_state, flight.plan, taken)
+            self._planner.charge(flight.plan, taken)
         self._turn()
         self._tell(flight, replies, begun, taken)
 
@@ -373,8 +393,8 @@ class Pump:
     def _begin(self, running: Running) -> None:
         if self._start(running):
             self.holdings.occupy(running)
-        elif running is self.holdings.alone:
-            self.holdings.alone = None
+        else:
+            self.holdings.no_slot(running)
 
     # --- failures
 
@@ -390,6 +410,8 @@ class Pump:
     def _give_up(self, flight: _Flight) -> None:
         if flight in self._flights:
             self._flights.remove(flight)
+        if flight.quarantine:
+            self._forget_quarantine()
         self._outbox[:0] = flight.settled
         self._marks[:0] = [running for running in flight.marked if running.outcome is None]
 
@@ -434,7 +456,7 @@ class Pump:
             except StreamworkerError as error:
                 log.warning("no session with Redis yet: %s", error)
         self._relist = False
-        self._plan_state = self._plan_state.woken()
+        self._planner.woken()
         self._syncing = None
         self._ready = True
         self._changed.set()

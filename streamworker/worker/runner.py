@@ -13,18 +13,19 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from streamworker.app import App
 from streamworker.core import codec, durations
 from streamworker.core.errors import Cancel, classify, error_text
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
-from streamworker.core.retry import Decision
-from streamworker.core.states import ErrorClass, Reason
+from streamworker.core.retry import Burial, Decision, decide_recovery
+from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
 from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
+from streamworker.worker.children import Died, Unloadable
 from streamworker.worker.running import Running, Stop
 
 log = logging.getLogger("streamworker.worker")
@@ -50,8 +51,19 @@ def unknown_task_outcome(name: str, age_ms: int | None) -> Release | Fail:
     return Release(Reason.UNKNOWN_TASK, min(longest, max(shortest, age_ms or 0)))
 
 
+class House(Protocol):
+    """Where handlers run in processes of their own."""
+
+    async def run(self, running: Running, begun: Callable[[], None]) -> Outcome:
+        """Raises Died, Unloadable."""
+
+
 class Runner:
-    """Starts handlers and reports each one's outcome, exactly once, to `ended`."""
+    """Starts handlers and reports each one's outcome, exactly once, to `ended`.
+
+    `quarantine` runs what is to run apart, `processes` what tasks want to have run in a process; without
+    them both run here. `quiet`: another process logs what the outcomes are.
+    """
 
     def __init__(
         self,
@@ -60,10 +72,17 @@ class Runner:
         threads: int,
         ended: Callable[[Running], None],
         freed: Callable[[Running], None],
+        quarantine: House | None = None,
+        processes: House | None = None,
+        quiet: bool = False,
     ) -> None:
         self._app = app
         self._ended = ended
         self._freed = freed
+        self._quarantine = quarantine
+        self._processes = processes
+        self._quiet = quiet
+        self._said_here = False
         self._loop = asyncio.get_running_loop()
         # As many threads as slots, so that no slot waits for another's thread.
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamworker-job")
@@ -89,15 +108,62 @@ class Runner:
             text = truncate_text(f"BadArguments: {error}")
             self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_arguments", text))
             return False
-        now = self._loop.time()
-        running.started = now
-        running.stop_at = now + task.policy.timeout
-        if claim.deadline_in_ms is not None and claim.deadline_in_ms / 1000 < task.policy.timeout:
-            running.stop_at = now + claim.deadline_in_ms / 1000
+        if claim.deadline_in_ms is not None:
+            running.stop_at = self._loop.time() + claim.deadline_in_ms / 1000
             running.stop_reason = Stop.EXPIRED
+        house = self._quarantine if running.apart else self._processes if task.policy.in_process else None
+        if house is None:
+            self._begun(running, task)
+            work = self._run(running, task, envelope)
+        else:
+            running.away = True
+            work = self._run_away(running, task, envelope, house)
         running.occupies = True
-        running.handler = self._loop.create_task(self._run(running, task, envelope))
+        running.handler = self._loop.create_task(work)
         return True
+
+    def _begun(self, running: Running, task: Task[..., Any]) -> None:
+        """The handler takes its first step: its time runs."""
+        running.started = self._loop.time()
+        if running.started + task.policy.timeout < running.stop_at:
+            running.stop_at = running.started + task.policy.timeout
+            running.stop_reason = Stop.TIMEOUT
+
+    async def _run_away(
+        self, running: Running, task: Task[..., Any], envelope: Envelope, house: House
+    ) -> None:
+        # As total as _run.
+        running.entered = True
+        try:
+            if running.stopping is not None:
+                raise asyncio.CancelledError
+            outcome = await house.run(running, partial(self._begun, running, task))
+        except asyncio.CancelledError:
+            outcome = self._stopped(running, task)
+        except Unloadable as error:
+            running.away = False
+            self._say_here(error)
+            self._begun(running, task)
+            await self._run(running, task, envelope)
+            return
+        except BaseException as error:
+            if running.stopping is not None:
+                outcome = self._stopped(running, task)
+            elif isinstance(error, Died):
+                outcome = died(error, running.claim, task)
+            else:
+                log.exception("job %s: its child process", running.claim.job_id)
+                outcome = raised(error, running.claim, task)
+        self._finish(running, outcome)
+        self._free(running)
+
+    def _say_here(self, error: Unloadable) -> None:
+        if not self._said_here:
+            self._said_here = True
+            log.warning(
+                'no child process can have this app (%s): tasks with run_in="process" run in the worker',
+                error,
+            )
 
     async def _run(self, running: Running, task: Task[..., Any], envelope: Envelope) -> None:
         # Total: whatever the handler does, an outcome is recorded first, and nothing escapes into the loop.
@@ -161,7 +227,8 @@ class Runner:
         if running.outcome is None:
             running.outcome = outcome
             self._ended(running)
-            report(running)
+            if not self._quiet:
+                report(running)
 
     def _stopped(self, running: Running, task: Task[..., Any]) -> Outcome:
         claim = running.claim
@@ -181,9 +248,9 @@ class Runner:
     def sweep(self, held: list[Running], now: float, mark: Callable[[Running], None]) -> None:
         """All time limits and start marks of all jobs, a few times a second."""
         for running in held:
-            if running.outcome is not None or running.started is None:
+            if running.outcome is not None:
                 continue
-            if not running.marked and now - running.started >= MARK_AFTER:
+            if running.started is not None and not running.marked and now - running.started >= MARK_AFTER:
                 running.marked = True
                 mark(running)
             if running.stopping is None:
@@ -244,6 +311,22 @@ def raised(error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
         return Fail(verdict.error_class, verdict.code, text)
     reason = Reason.ERROR if verdict.retry_after is None else Reason.SERVER_DIRECTED
     return Retry(decision.delay_ms, verdict.error_class, verdict.code, text, decision.policy, reason)
+
+
+def died(error: Died, claim: Claim, task: Task[..., Any]) -> Retry | Fail:
+    """The outcome of a handler whose process died: what recovery would make of it, at once (D22). Pure."""
+    decision = decide_recovery(
+        task.policy.retry,
+        job_id=claim.job_id,
+        status=Status.PROCESSING,
+        attempt=claim.attempt,
+        strikes=claim.strikes,
+    )
+    if isinstance(decision, Burial):
+        return Fail(ErrorClass.UNKNOWN, decision.code, str(error), Reason.DIED)
+    return Retry(
+        decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", str(error), decision.policy, Reason.DIED
+    )
 
 
 def report(running: Running) -> None:

@@ -37,6 +37,8 @@ class Running:
     outcome: Outcome | None = None  # set once; never replaced
     ended: float = 0.0  # when it came to its outcome
     occupies: bool = False  # it has a slot
+    away: bool = False  # its handler runs in another process
+    apart: bool = False  # its slot is the quarantine child, none of the worker's own (D22)
     handler: asyncio.Task[None] | None = None
     entered: bool = False  # the handler's task has begun: before that it cannot be cancelled
     thread: Future[Any] | None = None

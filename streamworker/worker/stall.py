@@ -22,6 +22,7 @@ def suspects(held: Iterable[Running], since: float) -> list[Running]:
         for running in held
         if running.handler is not None
         and running.thread is None
+        and not running.away
         and (running.outcome is None or running.ended >= since)
     }
     # A handler that stood still cannot have been waiting: of many, those that have just ended come first.

@@ -22,12 +22,14 @@ from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import manifest
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry.status import Status
-from streamworker.worker import stall
+from streamworker.worker import origin, stall
+from streamworker.worker.children import Children
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.process import surroundings
 from streamworker.worker.pump import Pump
+from streamworker.worker.quarantine import Quarantine
 from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
@@ -41,9 +43,6 @@ log = logging.getLogger("streamworker.worker")
 DEFAULT_CONCURRENCY = 32
 #: Seconds between two looks at time limits and start marks: marks are out within 100 ms (D20).
 SWEEP_EVERY = 0.05
-#: Seconds between two looks for jobs in quarantine, and while one runs.
-QUARANTINE_EVERY = 0.5
-QUARANTINE_AFTER = 0.02
 #: Seconds for what is still to be told to Redis once the handlers have ended.
 FAREWELL = 10.0
 
@@ -54,6 +53,9 @@ class Worker:
     `run` blocks, handles SIGTERM and SIGINT and returns the exit code; `serve` runs inside a loop of your
     own, until `stop` or cancellation. A worker serves once. On the first signal it stops claiming, waits up
     to `grace` for what runs, hands back the rest uncharged, and ends; a second signal does so at once.
+
+    `processes_for_tasks` is how many child processes run the jobs of tasks that have `run_in="process"`; by
+    default one for each processor, but no more than slots. They are started when they are needed.
 
     `metrics_port` and `metrics_host` are for `run`: where probes and scrapes are answered over HTTP. By
     default that is where `STREAMWORKER_METRICS_PORT` and `STREAMWORKER_METRICS_HOST` say, else nowhere.
@@ -68,7 +70,9 @@ class Worker:
         grace: Duration = DEFAULT_GRACE,
         metrics_port: int | None = None,
         metrics_host: str | None = None,
+        processes_for_tasks: int | None = None,
     ) -> None:
+        origin.refuse_while_loading()
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigurationError(f"concurrency must be 1 or more, not {concurrency!r}")
         self.app = app
@@ -78,6 +82,11 @@ class Worker:
             raise ConfigurationError("a worker needs at least one lane")
         self.lanes = {app.check_lane(lane, "lane"): app.lanes[lane] for lane in chosen}
         self.grace = durations.parse(grace, what="grace")
+        if processes_for_tasks is None:
+            processes_for_tasks = min(concurrency, os.cpu_count() or 1)
+        if type(processes_for_tasks) is not int or processes_for_tasks < 1:
+            raise ConfigurationError(f"processes_for_tasks must be 1 or more, not {processes_for_tasks!r}")
+        self.processes_for_tasks = processes_for_tasks
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
         #: Told what happens here; None: nobody asked for it.
@@ -140,7 +149,7 @@ class Worker:
                     group.start_soon(parts.reader.run)
                     group.start_soon(parts.keeper.run)
                     group.start_soon(parts.sweep)
-                    group.start_soon(parts.quarantine)
+                    group.start_soon(parts.quarantine.run)
                     try:
                         await self._stopping.wait()
                     finally:
@@ -159,7 +168,16 @@ class _Parts:
     def __init__(self, worker: Worker) -> None:
         settings = worker.app.settings
         self.worker = worker
-        self.runner = Runner(worker.app, threads=worker.concurrency, ended=self._ended, freed=self._freed)
+        self.struck = Children(worker.app, 1)
+        self.processes = Children(worker.app, worker.processes_for_tasks)
+        self.runner = Runner(
+            worker.app,
+            threads=worker.concurrency,
+            ended=self._ended,
+            freed=self._freed,
+            quarantine=self.struck,
+            processes=self.processes,
+        )
         session = Session(
             settings,
             worker.id,
@@ -177,12 +195,16 @@ class _Parts:
         self.reader = Reader(settings, self.pump)
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
+        self.quarantine = Quarantine(self.pump, self.keeper, self.struck)
+        self._long: list[Running] = []  # ended since the last sweep, after a second or more
         self.telling = worker.telling
         if self.telling is not None:
             self.pump.on_exchange = self.telling.metrics.exchanged
 
     def _ended(self, running: Running) -> None:
         running.ended = time.monotonic()
+        if running.started is not None and running.ended - running.started >= stall.STALL:
+            self._long.append(running)
         if running.stopping is Stop.LOST and self.telling is not None:
             self.telling.metrics.lost(running)
         self.pump.ended(running)
@@ -195,16 +217,12 @@ class _Parts:
         await link.connect()
         for line in [*await check_server(link), *self.worker.app.warnings()]:
             log.warning(line)
-        self.quarantine = Quarantine(self.pump, self.keeper, self.struck)
-        self._long: list[Running] = []  # ended since the last sweep, after a second or more
         await claim_namespace(link, self.pump.session.keys)
         await manifest.publish(link, self.pump.session.keys, self.worker.app.declarations())
         await self.pump.open()
         self.heartbeat.start()
         log.info(
             "worker %s: %d slots, lanes %s, lease %g s",
-        if running.started is not None and running.ended - running.started >= stall.STALL:
-            self._long.append(running)
             self.worker.id,
             self.worker.concurrency,
             ", ".join(self.worker.lanes),
@@ -251,26 +269,6 @@ class _Parts:
             recovered=self.keeper.recovered,
             promoted=self.keeper.promoted,
         )
-
-    async def quarantine(self) -> None:
-        """One worker at a time runs what has strikes, each job alone (D22)."""
-        pause = QUARANTINE_EVERY
-        while True:
-            await asyncio.sleep(pause)
-            pause = QUARANTINE_EVERY
-            try:
-                if not await self.keeper.elected("quarantine"):
-                    continue
-                if not self.pump.isolating:
-                    waiting = await self.keeper.quarantined()
-                    for lane in self.worker.lanes:
-                        if lane in waiting:
-                            self.pump.isolate(lane)
-                            break
-                if self.pump.isolating:  # the next one need not wait long
-                    pause = QUARANTINE_AFTER
-            except StreamworkerError as error:
-                log.debug("quarantine: %s", error)
 
     async def farewell(self) -> None:
         """Stop claiming, let what runs end, hand back the rest, tell Redis; in this order."""
@@ -325,6 +323,7 @@ class _Parts:
         await self.keeper.close()
         await self.pump.close()
         self.runner.close()
+        await asyncio.gather(self.struck.close(), self.processes.close())
         self.worker._deaf = self.pump.holdings.busy_slots
 
 

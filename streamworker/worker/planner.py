@@ -1,0 +1,46 @@
+"""What the pump claims next: the plan of the slots, and what it remembers between claims."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from streamworker.core import lanes as lane_plan
+from streamworker.core.lanes import Lane, Plan, Slots
+from streamworker.worker.holdings import Holdings
+
+
+class Planner:
+    """Plans claims for one worker's slots, as far as they are free."""
+
+    def __init__(self, lanes: Mapping[str, Lane], concurrency: int, holdings: Holdings) -> None:
+        self.concurrency = concurrency
+        self._slots = Slots.of(lanes, concurrency)
+        self._state = lane_plan.State()
+        self._holdings = holdings
+
+    def woken(self, lanes: Collection[str] | None = None) -> None:
+        """These lanes (None: all) may have work again."""
+        self._state = self._state.woken(lanes)
+
+    def eligible(self) -> list[str]:
+        """Lanes with a free slot."""
+        return lane_plan.eligible(self._slots, self._holdings.busy)
+
+    def empty(self, lanes: Collection[str]) -> bool:
+        """None of these lanes had work when it was last asked."""
+        return self._state.idle.issuperset(lanes)
+
+    def next(self, under_way: Sequence[Plan | None], limit: int) -> Plan | None:
+        """What to claim beside these calls, which may bring `limit` claims; None: nothing."""
+        free = self.concurrency - self._holdings.busy_slots - limit
+        if free <= 0:
+            return None
+        plans = [plan for plan in under_way if plan is not None]
+        plan = lane_plan.plan(self._slots, self._state, self._holdings.busy, free, under_way=plans)
+        if not under_way:
+            plan = plan.half()  # the other half is left to the next call
+        return plan if plan.limit > 0 else None
+
+    def charge(self, plan: Plan, taken: Mapping[str, int]) -> None:
+        """Note what each lane got of a plan."""
+        self._state = lane_plan.charge(self._state, plan, taken)

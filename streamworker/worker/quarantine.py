@@ -1,0 +1,75 @@
+"""What has strikes runs apart, one job at a time, so that the next death strikes nobody else (D22).
+
+Apart is a child process, which leaves the worker's slots to the others. Where no child process can have the
+app, one worker at a time runs such a job with nothing beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from streamworker.core.errors import StreamworkerError
+from streamworker.worker.children import Children, NotReady, Unloadable
+from streamworker.worker.keeper import Keeper
+from streamworker.worker.pump import Pump
+
+log = logging.getLogger("streamworker.worker")
+
+#: Seconds between two looks for jobs in quarantine, and while one runs alone.
+LOOK_EVERY = 0.5
+ALONE_AFTER = 0.02
+
+
+class Quarantine:
+    """One worker's share in the quarantine of its lanes."""
+
+    def __init__(self, pump: Pump, keeper: Keeper, children: Children) -> None:
+        self._pump = pump
+        self._keeper = keeper
+        self._children = children
+        self._said = False
+
+    async def run(self) -> None:
+        """Take what waits, for ever; an error is told and does not end it."""
+        pause = LOOK_EVERY
+        while True:
+            await asyncio.sleep(pause)
+            pause = LOOK_EVERY
+            try:
+                if self._children.unloadable is None:
+                    await self._apart(deque(await self._keeper.quarantined()))
+                elif await self._keeper.elected("quarantine"):
+                    await self._alone()
+                    if self._pump.isolating:  # the next one need not wait long
+                        pause = ALONE_AFTER
+            except NotReady as error:
+                log.warning("jobs with strikes wait: %s", error)
+            except StreamworkerError as error:
+                log.debug("quarantine: %s", error)
+
+    async def _apart(self, waiting: deque[str]) -> None:
+        """Lane after lane, one job each, while any has one."""
+        while waiting:
+            try:
+                await self._children.ready()  # before the claim, so that no job waits with a lease
+            except Unloadable:
+                return  # from the next look on alone
+            lane = waiting.popleft()
+            if await self._pump.run_apart(lane):
+                waiting.append(lane)
+
+    async def _alone(self) -> None:
+        if self._pump.isolating:
+            return
+        waiting = await self._keeper.quarantined()
+        if waiting and not self._said:
+            self._said = True
+            log.warning(
+                "no child process can have this app (%s): jobs with strikes run here, each alone while the "
+                "other slots stay empty",
+                self._children.unloadable,
+            )
+        if waiting:
+            self._pump.isolate(waiting[0])
