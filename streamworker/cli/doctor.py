@@ -30,7 +30,8 @@ def doctor(
 ) -> int:
     """Check server, namespace and app, and say what to do.
 
-    The app is checked if it is named. Exit code 0 without a problem (warnings are none), 1 with one, 2 if it could not be checked.
+    The app is checked if it is named. Exit code 0 without a problem (warnings are none), 1 with one, 2 if it
+    could not be checked.
     """
     from streamworker.core.errors import ConnectionLost, ServerUnsuitable
     from streamworker.ops import doctor as examination

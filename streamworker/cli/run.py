@@ -76,6 +76,10 @@ def run(
             envvar="STREAMWORKER_METRICS_HOST",
         ),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="For development: start again when a .py file below here changes."),
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
 ) -> int:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
@@ -86,6 +90,8 @@ def run(
     With several processes, one that dies is started again, signals are passed on, and SIGHUP restarts one
     after the other.
     """
+    if reload:
+        return _reload(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
     _log_to_stderr(log_level)
     _leave_when_told()
     if processes > 1:
@@ -133,15 +139,51 @@ def _supervise(
     from streamworker.worker.first_process import warn_of_shell
     from streamworker.worker.supervisor import Supervisor
 
-    command = [sys.executable, "-m", "streamworker", "run", target, "--log-level", log_level]
-    for option, value in (("--concurrency", concurrency), ("--lanes", lanes), ("--grace", grace)):
-        if value is not None:
-            command += [option, str(value)]
     warn_of_shell()
     supervisor = Supervisor(
-        command,
+        _command(target, log_level, concurrency=concurrency, lanes=lanes, grace=grace),
         processes=processes,
         grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace"),
         endpoint=read_endpoint(*endpoint),
     )
     return supervisor.run()
+
+
+def _command(target: str, log_level: LogLevel, **options: object) -> list[str]:
+    """The command line of one worker."""
+    command = [sys.executable, "-m", "streamworker", "run", target, "--log-level", str(log_level)]
+    for name, value in options.items():
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
+
+
+def _reload(
+    target: str,
+    processes: int,
+    concurrency: int | None,
+    lanes: str | None,
+    grace: str | None,
+    log_level: LogLevel,
+    endpoint: tuple[int | None, str | None],
+) -> int:
+    """Run one worker as a child that is started anew with each change."""
+    from streamworker.cli.edge import CommandFailed
+    from streamworker.cli.reload import run_reloading
+    from streamworker.core import durations
+    from streamworker.settings import DEFAULT_GRACE
+
+    if processes > 1:
+        raise CommandFailed("--reload is for development, with one process: leave out --processes", code=2)
+    command = _command(
+        target,
+        log_level,
+        concurrency=concurrency,
+        lanes=lanes,
+        grace=grace,
+        metrics_port=endpoint[0],
+        metrics_host=endpoint[1],
+    )
+    return run_reloading(
+        command, grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace")
+    )
