@@ -89,6 +89,8 @@ class Heartbeat:
             )
 
     def _tell(self, alive: bool, asked: dict[str, int], lost: set[str], cancelled: dict[str, str]) -> None:
+        if self._stop.is_set():  # we have said good-bye, and that our key is gone is no news
+            return
         try:
             self._loop.call_soon_threadsafe(self._pump.heard, asked, lost, cancelled)
             if not alive:

@@ -290,6 +290,7 @@ class _Parts:
                     self.reader.ended.wait()
                 )  # its last read is over: what it got is in our pending list (R18)
                 await self.pump.hand_back()
+                self.heartbeat.stop()  # it would take the key that we remove now for one that was lost
                 await self._forget()
         except (TimeoutError, StreamworkerError) as error:
             log.warning("not everything could be told to Redis; recovery will find it: %s", error)
