@@ -78,6 +78,20 @@ async def ask(ctx: Context, to: str) -> str:
 
 
 @app.task
+def ask_from_a_thread(ctx: Context, to: str) -> str:
+    async def enqueue() -> str:
+        async with app:
+            return (await mail.enqueue(to)).id
+
+    return asyncio.run(enqueue())
+
+
+@app.task(run_in="process")
+def heavy(ctx: Context, n: int) -> int:
+    return n * n
+
+
+@app.task
 async def odd(ctx: Context, how: str) -> Any:
     match how:
         case "skip":
@@ -139,6 +153,33 @@ async def test_a_handler_may_await_the_result_of_another_job(t: Harness) -> None
     await t.drain()
 
     assert await job.result(timeout=1) == "said: True a@example.com"
+
+
+async def test_a_thread_with_a_loop_of_its_own_enqueues_to_the_same_server(t: Harness) -> None:
+    job = await ask_from_a_thread.enqueue("a@example.com")
+
+    assert await t.drain() == 2
+
+    (sent,) = t.succeeded(mail)
+    assert await job.result(timeout=1) == sent.id
+
+
+async def test_a_task_for_another_process_runs_here(t: Harness) -> None:
+    job = await heavy.enqueue(12)
+
+    await t.drain()
+
+    assert await job.result(timeout=1) == 144
+
+
+async def test_a_result_that_is_awaited_before_it_is_there_comes_with_the_drain(t: Harness) -> None:
+    job = await mail.enqueue("a@example.com")
+    waiting = asyncio.create_task(job.result(timeout=5))
+    await asyncio.wait([waiting], timeout=0.05)
+
+    await t.drain()
+
+    assert await waiting == "True a@example.com"
 
 
 async def test_a_retry_waits_for_the_clock(t: Harness) -> None:
