@@ -41,7 +41,7 @@ end
 
 local function has_slot(lane, kind)
   local row = rows[lane .. kind]
-  if row and row.quarantine and row.free > 0 then return true end
+  if row and row.quarantine then return row.free > 0 end   -- a slot of its own, beside limit and shared
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
 
@@ -51,7 +51,11 @@ local function grant_claim(rec, lane, kind, entry, env)
     .. ms_since(rec.dl) .. ' ' .. ms_since(rec.ut)
   claims[n + 2] = rec.id
   claims[n + 3] = env
-  if not (row.quarantine and row.free > 0) then left = left - 1 end
+  if row.quarantine then
+    row.free = 0
+    return
+  end
+  left = left - 1
   if row.free > 0 then row.free = row.free - 1 else shared_left = shared_left - 1 end
 end
 
@@ -178,10 +182,10 @@ local function claim_planned()
       local row = order[i]
       local extra = pass == 1 and math.min(shared_left, row.quota) or shared_left
       local count = math.min(left, row.free + extra)
-      if row.quarantine and row.free > 0 then count = 1 end
+      if row.quarantine then count = math.min(1, row.free) end
       if count > 0 and not row.dry and left_alone < LEAVE then
         local got = read_lane(row, count)
-        row.dry = row.quarantine or got < count
+        row.dry = got < count
       end
     end
   end

@@ -30,7 +30,7 @@ def test_a_replay_begins_a_new_epoch_with_everything_reset(shard: Shard) -> None
     shard.elapse(LEASE)
     (candidate,) = shard.found_dead()
     shard.recovery(candidate, LOST)
-    claim = shard.claim_one(plan=plan_of(("normal", 0, 1, "q")))
+    claim = shard.claim_one(plan=plan_of(("normal", 1, 0, "q")))
     shard.settle(claim, FATAL, ago=None)
     shard.check("j", strikes=1, starts=2, attempt=2, epoch=0, key=None)
     letter = shard.letter("j")

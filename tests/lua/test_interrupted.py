@@ -56,7 +56,7 @@ def run_to_the_end(shard: Shard) -> None:
         job_ids = [name.removeprefix("job:") for name in shard.look().strings if name.startswith("job:")]
         for candidate in shard.repair(*job_ids)[1]:
             shard.recovery(candidate, LOST)
-        plan = "normal 0 9 0\nother 0 9 0\nnormal 0 9 q\nother 0 9 q"
+        plan = "normal 0 9 0\nother 0 9 0\nnormal 1 0 q\nother 1 0 q"
         for claim in shard.claim("w9", plan=plan):
             assert claim.envelope == b"env of " + claim.job_id.encode()
             assert shard.settle(claim, Success()) == "OK"

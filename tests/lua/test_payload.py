@@ -47,7 +47,7 @@ def test_an_envelope_survives_every_station(shard: Shard, payload: bytes) -> Non
     shard.recovery(candidate, Retry(10, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED))
     shard.elapse(10)
     shard.promote()
-    claim = shard.claim_one(plan=plan_of(("normal", 0, 1, "q")))
+    claim = shard.claim_one(plan=plan_of(("normal", 1, 0, "q")))
     assert claim.envelope == payload, "recovery, quarantine"
 
     shard.settle(claim, Fail(ErrorClass.PERSISTENT, "bad", "Bad: x"))

@@ -151,7 +151,7 @@ def struck(shard: Shard, count: int) -> None:
         assert shard.recovery(candidate, LOST) == "OK"
 
 
-@pytest.mark.parametrize("row", [("normal", 0, 1, "q"), ("normal", 0, 5, "q"), ("normal", 1, 0, "q")])
+@pytest.mark.parametrize("row", [("normal", 1, 0, "q"), ("normal", 1, 5, "q")])
 def test_a_quarantine_row_gives_one_job(shard: Shard, row: tuple[str, int, int, str]) -> None:
     struck(shard, 3)
 
@@ -173,7 +173,7 @@ def test_quarantine_and_lane_are_planned_side_by_side(shard: Shard) -> None:
     struck(shard, 2)
     fill(shard, arrivals=3)
 
-    claims = shard.claim(limit=4, plan=plan_of(("normal", 0, 1, "q"), ("normal", 0, 3, 0)))
+    claims = shard.claim(limit=4, plan=plan_of(("normal", 1, 0, "q"), ("normal", 0, 3, 0)))
 
     assert kinds(claims) == "qaaa"
 
@@ -188,6 +188,18 @@ def test_a_reserved_quarantine_row_has_a_slot_beside_the_limit(shard: Shard) -> 
     assert kinds(claims) == "q"
 
 
+def test_an_offered_struck_job_leaves_no_second_one_beside_it(shard: Shard) -> None:
+    struck(shard, 3)
+    shard.claim_one("w2", plan=plan_of(("normal", 1, 0, "q")))  # makes the group
+    (offer,) = shard.deliver("w1", kind="q", count=1)
+
+    claims = shard.claim(
+        limit=2, shared=2, offers=[offer], plan=plan_of(("normal", 0, 2, 0), ("normal", 1, 0, "q"))
+    )
+
+    assert kinds(claims) == "q"
+
+
 @pytest.mark.parametrize("limit", [0, 2])
 def test_an_empty_quarantine_lends_its_slot_to_nobody(shard: Shard, limit: int) -> None:
     fill(shard, arrivals=5)
@@ -199,7 +211,7 @@ def test_an_empty_quarantine_lends_its_slot_to_nobody(shard: Shard, limit: int) 
 
 def test_an_offered_struck_job_without_its_row_goes_back_to_quarantine(shard: Shard) -> None:
     struck(shard, 2)
-    shard.claim_one("w2", plan=plan_of(("normal", 0, 1, "q")))
+    shard.claim_one("w2", plan=plan_of(("normal", 1, 0, "q")))
     (offer,) = shard.deliver("w1", kind="q")
 
     assert shard.claim(offers=[offer]) == []

@@ -199,7 +199,7 @@ def test_a_lane_without_stream_has_nothing_pending(shard: Shard) -> None:
 def test_ready_and_quarantine_are_swept_as_well(shard: Shard, kind: str) -> None:
     _, candidate = dead_claim(shard)
     shard.recovery(candidate, AGAIN)
-    claim = shard.claim_one("w2", plan="normal 0 1 q")
+    claim = shard.claim_one("w2", plan="normal 1 0 q")
     if kind == "r":
         shard.settle(claim, replace(AGAIN, reason=Reason.ERROR))
         claim = shard.claim_one("w2")
@@ -266,7 +266,7 @@ def test_strikes_add_up_until_python_buries_the_job(shard: Shard) -> None:
     _, candidate = dead_claim(shard)
     for strikes in (1, 2):
         shard.recovery(candidate, AGAIN)
-        claim = shard.claim_one("w2", plan="normal 0 1 q")
+        claim = shard.claim_one("w2", plan="normal 1 0 q")
         assert claim.strikes == strikes
         shard.start(claim)
         shard.elapse(LEASE)

@@ -358,7 +358,7 @@ def struck(shard: Shard) -> Claim:
     shard.elapse(LEASE)
     (dead,) = shard.found_dead()
     shard.recovery(dead, replace(RETRY, delay_ms=0, reason=Reason.RECOVERED))
-    claim = shard.claim_one("w2", plan="normal 0 1 q")
+    claim = shard.claim_one("w2", plan="normal 1 0 q")
     assert claim.strikes == 1
     return claim
 
