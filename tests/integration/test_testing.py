@@ -174,7 +174,7 @@ async def test_a_task_for_another_process_runs_here(t: Harness) -> None:
 
 async def test_a_result_that_is_awaited_before_it_is_there_comes_with_the_drain(t: Harness) -> None:
     job = await mail.enqueue("a@example.com")
-    waiting = asyncio.create_task(job.result(timeout=5))
+    waiting = asyncio.create_task(job.result(timeout=1))  # less than a blocked read takes to look again
     await asyncio.wait([waiting], timeout=0.05)
 
     await t.drain()
@@ -260,6 +260,7 @@ async def test_a_key_is_held_for_its_window_by_the_clock(t: Harness) -> None:
 
 
 async def test_an_attempt_runs_into_its_timeout_by_the_clock(t: Harness) -> None:
+    t.clock.advance("1h")  # before it starts: not counted
     await hang.enqueue()
     draining = asyncio.create_task(t.drain())
     await t.state["began"].wait()
