@@ -216,6 +216,11 @@ class Child:
             os.close(self._watch)
             self._watch = None
 
+    def when_gone(self, tell: Callable[[], object]) -> None:
+        """Call back once it is dead and has been waited for."""
+        if self._ear is not None:
+            self._ear.add_done_callback(lambda _: tell())
+
     def _end(self) -> None:
         self._doomed = True
         self._process.kill()
@@ -291,8 +296,6 @@ class Children:
                 finally:
                     if child.alive:
                         self._idle.append(child)
-                    else:
-                        self._all.discard(child)
 
     async def _take(self) -> Child:
         while self._idle:
@@ -300,7 +303,6 @@ class Children:
             if child.alive:
                 return child
             log.warning("idle child process %d is gone; starting another one", child.pid)
-            self._all.discard(child)
             await child.kill()
         if self._place is None or self.unloadable is not None:
             raise Unloadable(self.unloadable or "")
@@ -309,7 +311,8 @@ class Children:
         except Unloadable as error:
             self.unloadable = str(error)
             raise
-        self._all.add(child)
+        self._all.add(child)  # until it is gone, so that somebody waits for it
+        child.when_gone(lambda: self._all.discard(child))
         return child
 
     async def close(self) -> None:

@@ -1,0 +1,270 @@
+"""Tasks with run_in="process": what their handlers can do, and what becomes of those that do not end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from streamworker import App, Client, Context
+from streamworker.core.errors import ConfigurationError
+from tests.apps import apart_jobs
+from tests.integration.apart import Bench, alive, bench_of, children_of
+from tests.integration.serving import failure, serving
+from tests.servers import BenchServer
+from tests.waiting import wait_until_async
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+async def bench(
+    valkey: BenchServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    async with bench_of(valkey.url, namespace, tmp_path, monkeypatch) as bench:
+        yield bench
+
+
+# --- what a handler can do -------------------------------------------------------------------------------
+
+
+async def test_a_plain_function_runs_in_a_child_process(bench: Bench) -> None:
+    async with serving(bench.app):
+        job = await apart_jobs.where.enqueue()
+        found = await job.result(20)
+
+    assert found["pid"] != os.getpid()
+    assert found["parent"] == os.getpid()
+    assert bench.observer.path(job.id) == ["queued", "claimed", "processing", "succeeded"]
+
+
+async def test_a_child_runs_one_job_after_another_in_its_own_lifespan(bench: Bench) -> None:
+    async with serving(bench.app):
+        first = await (await apart_jobs.where_async.enqueue()).result(20)
+        jobs = [await apart_jobs.where_async.enqueue() for _ in range(5)]
+        found = [await job.result(20) for job in jobs]
+
+    assert first["state"] == f"of {first['pid']}"
+    assert {each["pid"] for each in found} <= {first["pid"], *(each["pid"] for each in found)}
+    assert len({each["pid"] for each in [first, *found]}) <= 2, "one for each processor at most, here"
+
+
+async def test_no_more_children_are_started_than_allowed(bench: Bench) -> None:
+    from streamworker import Worker
+
+    worker = Worker(bench.app, concurrency=8, grace=5, processes_for_tasks=2)
+    task = asyncio.create_task(worker.serve())
+    jobs = [await apart_jobs.where_async.enqueue(0.1) for _ in range(8)]
+    pids = {(await job.result(30))["pid"] for job in jobs}
+    worker.stop()
+    await task
+
+    assert len(pids) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("persistent", "persistent"), ("unknown", "lookup_error"), ("unserializable", "serialization_error")],
+)
+async def test_errors_are_classified_where_they_happen(bench: Bench, kind: str, code: str) -> None:
+    async with serving(bench.app):
+        failed = await failure(await apart_jobs.errs.enqueue(kind), 20)
+
+    assert failed.code == code
+
+
+async def test_a_snooze_is_not_charged(bench: Bench) -> None:
+    async with serving(bench.app):
+        job = await apart_jobs.errs.enqueue("snooze")
+        assert await job.result(20) == 1
+
+    assert bench.observer.record(job.id).starts == 2
+
+
+async def test_a_handler_logs_and_enqueues_under_its_correlation_id(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(bench.app):
+        job = await apart_jobs.tells.options(correlation_id="request-7").enqueue()
+        enqueued = await job.result(20)
+        async with Client(
+            bench.app.settings.redis_url, app="apart", namespace=bench.app.settings.namespace
+        ) as client:
+            assert await client.result(enqueued, timeout=20) == "request-7"
+
+    assert "a word from tells" in capfd.readouterr().err
+
+
+# --- what does not end -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["blocks_loop", "blocks_thread", "deaf"])
+async def test_a_handler_that_does_not_end_is_killed_at_its_time_limit(bench: Bench, name: str) -> None:
+    """R23: a process can be stopped. That is a time-out, no death: no strike."""
+    async with serving(bench.app):
+        job = await bench.app.tasks[name].enqueue()
+        failed = await failure(job, 20)
+        (mark,) = bench.journal.starts(job.id)
+        await wait_until_async(lambda: not alive(mark.pid), what="its process is gone")
+        again = await (await apart_jobs.where.enqueue()).result(20)
+
+    assert failed.code == "timeout"
+    assert bench.observer.record(job.id).strikes == 0
+    assert again["pid"] != mark.pid
+
+
+async def test_a_coroutine_that_ends_when_cancelled_leaves_its_process_alive(bench: Bench) -> None:
+    async with serving(bench.app):
+        job = await apart_jobs.obeys.enqueue()
+        failed = await failure(job, 20)
+        (mark,) = bench.journal.starts(job.id)
+        assert alive(mark.pid)
+        assert bench.journal.running() == []
+
+    assert failed.code == "timeout"
+
+
+async def test_a_running_job_can_be_cancelled(bench: Bench) -> None:
+    async with serving(bench.app):
+        job = await apart_jobs.holds_on.enqueue()
+        (mark,) = await wait_until_async(lambda: bench.journal.starts(job.id), what="it runs")
+        await job.cancel()
+        failed = await failure(job, 20)
+        await wait_until_async(lambda: not alive(mark.pid), what="its thread's process is gone")
+
+    assert failed.code == "cancelled"
+
+
+async def test_a_killed_process_is_a_death_of_its_job_alone(bench: Bench) -> None:
+    async with serving(bench.app):
+        beside = await apart_jobs.holds_on.enqueue()
+        job = await apart_jobs.struck.enqueue()
+        pid = await job.result(20)
+        bench.let_go()
+        assert await beside.result(20) == 1
+
+    died = [move for move in bench.observer.transitions(job.id) if move.reason == "died"]
+    assert [str(move.to_status) for move in died] == ["retry_scheduled"]
+    assert bench.observer.record(job.id).attempt == 2
+    assert bench.observer.record(job.id).strikes == 0
+    assert pid != os.getpid()
+
+
+# --- the end of the worker -------------------------------------------------------------------------------
+
+
+async def test_a_stop_hands_back_what_runs_and_leaves_no_process(bench: Bench) -> None:
+    async with serving(bench.app, grace=0.2):
+        job = await apart_jobs.holds_on.enqueue()
+        await wait_until_async(lambda: bench.journal.starts(job.id), what="it runs")
+
+    record = bench.observer.record(job.id)
+    assert (record.status, record.attempt, record.strikes) == ("queued", 0, 0)
+    assert children_of(os.getpid()).isdisjoint({mark.pid for mark in bench.journal.starts()})
+
+
+async def test_an_idle_worker_with_children_stops_at_once(bench: Bench) -> None:
+    async with serving(bench.app) as worker:
+        pid = (await (await apart_jobs.where.enqueue()).result(20))["pid"]
+        assert pid in children_of(os.getpid())
+        began = time.monotonic()
+        worker.stop()
+    took = time.monotonic() - began
+
+    assert took < 1.0
+    assert not alive(int(str(pid)))
+
+
+async def test_the_children_of_a_killed_worker_die_with_it(bench: Bench) -> None:
+    with bench.start("--concurrency", "2") as worker:
+        job = await apart_jobs.holds_on.enqueue()
+        (mark,) = await wait_until_async(lambda: bench.journal.starts(job.id), what="it runs")
+        assert mark.pid in children_of(worker.pid)
+        worker.kill()
+        await wait_until_async(lambda: not alive(mark.pid), timeout=5, what="the child is gone")
+
+
+async def test_signals_for_the_group_are_the_workers_to_decide(bench: Bench) -> None:
+    """Ctrl-C in a terminal reaches the children as well: they go on until the worker tells them."""
+    with bench.start("--concurrency", "2") as worker:
+        job = await apart_jobs.holds_on.enqueue()
+        await wait_until_async(lambda: bench.journal.starts(job.id), what="it runs")
+        os.killpg(worker.pid, signal.SIGINT)
+        worker.wait_for_log("stopping")
+        bench.let_go()
+        assert await job.result(20) == 1
+        assert await asyncio.to_thread(worker.wait) == 0
+
+
+# --- where the app is ------------------------------------------------------------------------------------
+
+
+async def test_an_app_that_no_child_can_have_runs_its_tasks_in_the_worker(
+    valkey: BenchServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with App("inside", redis_url=valkey.url, namespace=namespace) as app:
+
+        @app.task(run_in="process")
+        def here(ctx: Context) -> int:
+            return os.getpid()
+
+        async with serving(app):
+            assert [await (await here.enqueue()).result(10) for _ in range(3)] == [os.getpid()] * 3
+
+    said = [each.getMessage() for each in caplog.records if "no child process can have" in each.getMessage()]
+    assert len(said) == 1
+    assert "not at the top of a module" in said[0]
+
+
+SCRIPT = """
+import os
+from streamworker import App, Context, Worker
+
+app = App("script")
+
+@app.task(run_in="process")
+def where(ctx: Context) -> int:
+    return os.getpid()
+
+{guard}
+    Worker(app, concurrency=2).run()
+"""
+
+
+@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
+async def test_a_script_is_loaded_as_a_child_of_multiprocessing_loads_it(
+    valkey: BenchServer, namespace: str, tmp_path: Path, guard: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(guard=guard))
+    env = {**os.environ, "STREAMWORKER_REDIS_URL": valkey.url, "STREAMWORKER_NAMESPACE": namespace}
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, str(script)], env=env, stderr=output)  # noqa: ASYNC220
+    try:
+        async with Client(valkey.url, app="script", namespace=namespace) as client:
+            pid = await (await client.enqueue("where", {})).result(30)
+    finally:
+        process.terminate()
+        code = await asyncio.to_thread(process.wait, 20)
+
+    assert code == 0
+    guarded = "__name__" in guard
+    assert (pid != process.pid) == guarded
+    assert ('under `if __name__ == "__main__":`' in log.read_text()) != guarded
+
+
+async def test_other_places_are_refused(bench: Bench) -> None:
+    app = App("x")
+
+    with pytest.raises(ConfigurationError, match='run_in= is "thread" or "process"'):
+
+        @app.task(run_in="nowhere")  # type: ignore[call-overload]
+        def handler(ctx: Context) -> None: ...
