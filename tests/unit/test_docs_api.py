@@ -15,8 +15,8 @@ import streamworker
 from streamworker.cli.main import app
 from tests.unit.documentation import FENCE, REPOSITORY, check_generated, first_column, section, text_of
 
-#: Between the processes of the demo; no setting.
-INTERNAL_VARIABLES = {"STREAMWORKER_DEMO_LEASHED"}
+#: Between the processes of the demo, and of a fleet; no settings.
+INTERNAL_VARIABLES = {"STREAMWORKER_DEMO_LEASHED", "STREAMWORKER_FLEET"}
 
 
 def test_every_environment_variable_is_described() -> None:
