@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Seconds without a sign of the event loop after which it counts as stalled.
@@ -45,6 +45,10 @@ class Health:
     def tell(self, status: Status) -> None:
         """The loop runs, and this is how things are."""
         self._last = status
+
+    def beat(self) -> None:
+        """The loop runs, and there is nothing else to say: the worker is starting, or has served."""
+        self._last = replace(self._last, at=self._clock())
 
     def alive(self) -> tuple[bool, dict[str, Any]]:
         """Whether the event loop runs."""

@@ -15,10 +15,13 @@ from streamworker.worker import first_process
 from streamworker.worker.leash import Leash
 
 if TYPE_CHECKING:
+    from streamworker.telemetry.status import Health
     from streamworker.worker.worker import Worker
 
 log = logging.getLogger("streamworker.worker")
 
+#: Seconds between two signs of the loop while the worker itself gives none.
+BEAT_EVERY = 0.5
 #: Seconds beyond its grace that a worker whose supervisor is gone may take to end.
 ORPHAN_PATIENCE = 15.0
 
@@ -39,7 +42,9 @@ async def surroundings(
             reaper.start()
             stack.callback(reaper.stop)
         first_process.warn_of_shell()
-        saying: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
+        if worker.telling is not None:
+            tasks.append(loop.create_task(_beat(worker.telling.health)))
         if leash is not None:
 
             def orphaned() -> None:
@@ -48,12 +53,19 @@ async def surroundings(
                     loop.call_soon_threadsafe(worker.stop)
 
             leash.hold(orphaned, patience=worker.grace + ORPHAN_PATIENCE)
-            saying = loop.create_task(_say_up(worker, leash))
+            tasks.append(loop.create_task(_say_up(worker, leash)))
         try:
             yield
         finally:
-            if saying is not None:
-                saying.cancel()
+            for task in tasks:
+                task.cancel()
+
+
+async def _beat(health: Health) -> None:
+    """An app may take its time to start and to end: that is no stall."""
+    while True:
+        health.beat()
+        await asyncio.sleep(BEAT_EVERY)
 
 
 async def _say_up(worker: Worker, leash: Leash) -> None:

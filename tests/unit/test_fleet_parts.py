@@ -10,13 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from streamworker import App, Worker
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Success
-from streamworker.worker import first_process, stall
+from streamworker.worker import first_process, process, stall
 from streamworker.worker.brood import GROWN_UP, Place
 from streamworker.worker.first_process import Reaper, dead_children, shell_above
 from streamworker.worker.leash import Leash
 from streamworker.worker.running import Running
+from tests.waiting import wait_until_async
 
 
 def test_the_pause_doubles_while_children_die_young() -> None:
@@ -42,6 +44,21 @@ def test_a_child_takes_its_leash_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.recv(10) == b"up\n"
     leash._socket.close()
     ours.close()
+
+
+async def test_a_worker_that_is_starting_is_alive_and_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "BEAT_EVERY", 0.01)
+    worker = Worker(App("starting"))
+    async with process.surroundings(worker, metrics_port=0, metrics_host=None):
+        assert worker.telling is not None
+        health = worker.telling.health
+        first = health._last.at
+
+        await wait_until_async(lambda: health._last.at > first, what="the loop was seen again")
+
+        assert health.alive()[0]
+        ready, facts = health.ready()
+        assert (ready, facts["redis"]) == (False, "no session")
 
 
 def running(job_id: str, *, handler: bool = True, thread: bool = False, ended: float = 0.0) -> Running:
