@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streamworker import settings as settings_module
 from streamworker.client import Job, handle_of, place_all
+from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
 from streamworker.core.lanes import DEFAULT_LANES, Lane, check_lane_name
@@ -74,6 +75,8 @@ class App:
             raise ConfigurationError(f"app {name!r} needs at least one lane")
         self.lanes: Mapping[str, Lane] = chosen
         self.tasks: dict[str, Task[..., Any]] = {}
+        #: The tasks that run by themselves, by name.
+        self.crons: dict[str, Cron] = {}
         self.lifespan: Lifespan = lifespan or _no_lifespan
         self._source = QueueSource(self.settings)
 
@@ -194,6 +197,36 @@ class App:
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
         self.tasks[task_name] = task
         return task
+
+    def cron(
+        self, spec: str, *, overlap: str = "skip", tz: str = "UTC", **options: Any
+    ) -> Callable[[Callable[[Context], Any]], Task[[], Any]]:
+        """Register a handler that runs by itself, as `@app.cron("*/5 * * * *", tz="Europe/Berlin")`.
+
+        One run per tick across all workers. `spec` has five fields, or six with the second first. While the
+        job of an earlier tick is open, `overlap` says what becomes of a tick: "skip", "queue", or "replace"
+        the earlier job. Ticks that no worker was up for run once, if they are not older than a day. Options
+        are those of `task`; the handler takes its context, whose `tick` is the time it was due. Raises
+        ConfigurationError, DurationError or InvalidArgument.
+        """
+
+        def register(handler: Callable[[Context], Any]) -> Task[[], Any]:
+            name = check_task_name(options.get("name") or handler.__name__)
+            schedule = Schedule.parse(spec, tz, what=f"cron {name}")
+            if overlap not in list(Overlap):
+                raise ConfigurationError(
+                    f"cron {name}: overlap is one of {', '.join(Overlap)}, not {overlap!r}"
+                )
+            if missing := Signature.of(name, handler).required:
+                raise ConfigurationError(
+                    f"cron {name}: nobody gives {', '.join(sorted(missing))}; the handler of a cron takes "
+                    "its context, and what else it takes has defaults"
+                )
+            task: Task[[], Any] = self._register(handler, **options)
+            task.cron = self.crons[name] = Cron(name, schedule, Overlap(overlap))
+            return task
+
+        return register
 
     def check_lane(self, lane: str, what: str = "lane") -> str:
         """Return the lane if this app has it. Raises InvalidArgument."""

@@ -6,16 +6,18 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from streamworker.client import Job
 from streamworker.core import durations
+from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.retry import Retry
 from streamworker.core.template import KeyTemplate, check_task_name
 from streamworker.request import Options, new_job, with_key_and_deadline
-from streamworker.store.manifest import Declaration
+from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 P = ParamSpec("P")
@@ -44,6 +46,8 @@ class Context:
     correlation_id: str
     #: What the app's lifespan yielded.
     state: Any = None
+    #: The time for which a cron's job was made, in the cron's time zone; None for other jobs.
+    tick: datetime | None = None
     _log: logging.LoggerAdapter[logging.Logger] | None = field(default=None, repr=False)
 
     @property
@@ -231,6 +235,8 @@ class Task(Generic[P, R]):
         self.handler = handler
         self.policy = policy
         self.signature = signature
+        #: When it runs by itself; None for a task that somebody has to enqueue.
+        self.cron: Cron | None = None
         self.is_async = inspect.iscoroutinefunction(handler)
         self._app = app
         self.__doc__ = handler.__doc__
@@ -276,7 +282,7 @@ class Task(Generic[P, R]):
 
     def declaration(self) -> Declaration:
         """What producers without the code have to know of this task (D17)."""
-        policy = self.policy
+        policy, cron = self.policy, self.cron
         return Declaration(
             lane=policy.lane,
             key=None if policy.key is None else policy.key.text,
@@ -286,7 +292,15 @@ class Task(Generic[P, R]):
             max_starts=policy.max_starts,
             timeout=policy.timeout,
             retry=policy.retry.describe(),
+            cron=None if cron is None else CronSpec(cron.schedule.spec, cron.schedule.tz, cron.overlap),
         )
+
+    def moment(self, tick_ms: int | None) -> datetime | None:
+        """The time of a tick in the time zone of this task's cron."""
+        if tick_ms is None:
+            return None
+        moment = datetime.fromtimestamp(tick_ms / 1000, UTC)
+        return moment if self.cron is None else moment.astimezone(self.cron.schedule.zone)
 
     def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
         try:

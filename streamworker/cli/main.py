@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import demo, dlq, doctor, enqueue, jobs, lanes, lua, run, workers
+from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, run, workers
 from streamworker.cli.edge import Commands
 
 
@@ -41,6 +41,7 @@ app.command("run")(run.run)
 app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(cron.app, name="cron")
 app.command("lanes")(lanes.lanes)
 app.command("workers")(workers.workers)
 app.command("doctor")(doctor.doctor)

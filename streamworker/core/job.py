@@ -15,7 +15,7 @@ class Envelope:
     """What a producer sends and a handler needs; opaque bytes to the scripts (R34).
 
     On the wire a JSON object with one-letter names: `t` task, `a` arguments by name, `k` the key as the
-    user gave it, `n` tenant, `c` correlation id.
+    user gave it, `n` tenant, `c` correlation id, `s` the tick of a cron in ms.
     """
 
     task: str
@@ -23,6 +23,7 @@ class Envelope:
     key: str | None = None
     tenant: str | None = None
     correlation_id: str | None = None
+    tick: int | None = None
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
@@ -34,7 +35,7 @@ class Envelope:
             raise ValueError(f"an envelope needs `t` and `a`, this one is {data[:80]!r}") from error
         if not isinstance(task, str) or not isinstance(args, dict):
             raise ValueError(f"an envelope needs a name in `t` and an object in `a`, not {data[:80]!r}")
-        return cls(task, args, raw.get("k"), raw.get("n"), raw.get("c"))
+        return cls(task, args, raw.get("k"), raw.get("n"), raw.get("c"), raw.get("s"))
 
 
 def encode_envelope(
@@ -44,6 +45,7 @@ def encode_envelope(
     key: str | None = None,
     tenant: str | None = None,
     correlation_id: str | None = None,
+    tick: int | None = None,
 ) -> bytes:
     """An envelope around arguments that are encoded already, so that they travel bit for bit."""
     raw: dict[str, Any] = {"t": task, "a": orjson.Fragment(args)}
@@ -53,6 +55,8 @@ def encode_envelope(
         raw["n"] = tenant
     if correlation_id is not None:
         raw["c"] = correlation_id
+    if tick is not None:
+        raw["s"] = tick
     return orjson.dumps(raw)
 
 

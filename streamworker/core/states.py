@@ -64,6 +64,7 @@ class Reason(StrEnum):
     RECOVERED = "recovered"
     DIED = "died"
     CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
     EXPIRED = "expired"
     TOO_MANY_STARTS = "too_many_starts"
     ENTRY_DELETED = "entry_deleted"

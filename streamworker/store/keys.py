@@ -52,6 +52,9 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("fence", "string", "none", "claim", "the counter behind all fences"),
     KeySpec("sweep", "hash", "none", "recover", "last sweep's time, hold and cursors"),
     KeySpec("elect:<role>", "string", "seconds", "keeper", "hint: who does a keeper's work"),
+    KeySpec("crons", "hash", "none", "cron", "each cron's last tick (ms) and the job of it"),
+    KeySpec("cron:<name>:<tick>", "string", "a minute to a day", "cron",
+            "the job of one tick, which so counts once"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
     KeySpec("meta", "hash", "none", "worker, publish",
             "schema, shard count, what tasks declare (no shard in its tag)"),
@@ -124,6 +127,10 @@ class Keys:
 
     def elect(self, role: str) -> str:
         return f"{self.tag}:elect:{role}"
+
+    @property
+    def crons(self) -> str:
+        return f"{self.tag}:crons"
 
     @property
     def schedule(self) -> str:

@@ -160,6 +160,21 @@ def elect(*, role: str, worker: str, ttl_ms: int) -> Call:
 
 
 @bound
+def cron(
+    *,
+    clock: str,
+    worker: str,
+    retention_ms: int,
+    name: str,
+    tick: int | str,
+    ttl_ms: int,
+    overlap: str,
+    rows: Iterable[Argument],
+) -> Call:
+    return Call(lua.load("cron"), (clock, worker, retention_ms, name, tick, ttl_ms, overlap, *rows))
+
+
+@bound
 def publish(*, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("publish"), tuple(rows))
 

@@ -196,6 +196,7 @@ class Runner:
             envelope.tenant,
             envelope.correlation_id or claim.job_id,
             self.state,
+            task.moment(envelope.tick),
         )
         current_correlation_id.set(context.correlation_id)
         if task.is_async:

@@ -24,6 +24,7 @@ from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry.status import Status
 from streamworker.worker import origin, stall
 from streamworker.worker.children import Children
+from streamworker.worker.crons import Crons
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.keeper import Keeper
@@ -148,6 +149,7 @@ class Worker:
                 async with anyio.create_task_group() as group:
                     group.start_soon(parts.reader.run)
                     group.start_soon(parts.keeper.run)
+                    group.start_soon(parts.crons.run)
                     group.start_soon(parts.sweep)
                     group.start_soon(parts.quarantine.run)
                     try:
@@ -195,6 +197,7 @@ class _Parts:
         self.reader = Reader(settings, self.pump)
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
+        self.crons = Crons(worker.app, worker.id)
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck)
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
         self.telling = worker.telling
@@ -272,6 +275,7 @@ class _Parts:
 
     async def farewell(self) -> None:
         """Stop claiming, let what runs end, hand back the rest, tell Redis; in this order."""
+        self.crons.stop()
         self.pump.stop_claiming()
         self.reader.stop()
         with suppress(TimeoutError):
@@ -321,6 +325,7 @@ class _Parts:
         self.heartbeat.stop()
         self.keeper.stop()
         self.reader.close()
+        await self.crons.close()
         await self.keeper.close()
         await self.pump.close()
         self.runner.close()

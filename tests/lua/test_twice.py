@@ -152,6 +152,44 @@ def elect(shard: Shard) -> scripts.Call:
     return scripts.elect(role="keeper", worker="w1", ttl_ms=10_000)
 
 
+def _cron(overlap: str, *, held: bool = False) -> Arrange:
+    """The second tick of a cron whose first job is open."""
+
+    def call(shard: Shard) -> scripts.Call:
+        return scripts.cron(
+            clock=shard.clock,
+            worker="w1",
+            retention_ms=RETENTION,
+            name="add",
+            tick=shard.now,
+            ttl_ms=60_000,
+            overlap=overlap,
+            rows=job(f"j{shard.now}").row(),
+        )
+
+    def arrange(shard: Shard) -> scripts.Call:
+        shard.send(call(shard))
+        if held:
+            shard.claim_one()
+        shard.elapse(1000)
+        return call(shard)
+
+    return arrange
+
+
+def note_a_cron(shard: Shard) -> scripts.Call:
+    return scripts.cron(
+        clock=shard.clock,
+        worker="w1",
+        retention_ms=RETENTION,
+        name="add",
+        tick="",
+        ttl_ms=0,
+        overlap="skip",
+        rows=(),
+    )
+
+
 def publish(shard: Shard) -> scripts.Call:
     return scripts.publish(rows=["pack", '{"lane":"a"}', "ship", "{}"])
 
@@ -186,6 +224,11 @@ CASES: dict[str, Arrange] = {
     "discard": discard,
     "forget": forget,
     "elect": elect,
+    "cron: new": note_a_cron,
+    "cron: skip": _cron("skip"),
+    "cron: queue": _cron("queue"),
+    "cron: replace": _cron("replace"),
+    "cron: replace a held one": _cron("replace", held=True),
     "publish": publish,
     "watch": look,
 }

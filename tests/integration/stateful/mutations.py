@@ -119,7 +119,10 @@ MUTATIONS = (
         "cancel: epoch not compared (D23)", "cancel.lua", "epoch ~= '-' and rec.epoch", "false and rec.epoch"
     ),
     Mutation(
-        "enqueue: re-send not recognised", "enqueue.lua", "  if known then return", "  if false then return"
+        "enqueue: re-send not recognised",
+        "fragments/enqueue_step.lua",
+        "  if known then return",
+        "  if false then return",
     ),
     Mutation(
         "repair: does not see what is nowhere (D8)",

@@ -1,0 +1,95 @@
+-- enqueue_step: what becomes of each new job, decided in memory, and the writes of those that are accepted.
+--
+-- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
+-- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
+local NEW = 'queued 0 0 0 1 0 0 0'       -- the state token of a new job
+local seen_ids, seen_keys, accepted = {}, {}, {}
+
+local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
+  if seen_keys[key] then return unpack(seen_keys[key]) end
+  local value = redis.call('GET', KEY .. key)
+  local id, fingerprint, state = match(value or '', '^(%S+) (%S+) (%S+)$')
+  if not id then return nil end
+  if state == 'open' then                -- R43: a missing target frees the key only while it says open
+    local record = redis.call('GET', JOB .. id)
+    if not record then return nil end
+    state = match(record, '^%S+')
+  end
+  return id, fingerprint, state
+end
+
+local function decide(id, task, lane, env, extra)
+  if seen_ids[id] then return seen_ids[id] end
+  local known = redis.call('GET', JOB .. id)
+  if known then return match(known, '\ndi=([^\n]*)') or 'ACCEPTED' end
+  local row = { id = id, task = task, lane = lane, env = env, at = now_text }
+  if extra ~= '' then
+    local delay, window
+    row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer =
+      match(extra, EXTRA)
+    if not row.key then error('enqueue row cannot be read: ' .. id) end
+    if row.fingerprint == '' then row.fingerprint = '-' end
+    if row.key ~= '' then
+      local holder, fingerprint, status = holder_of(row.key)
+      if holder == id then return 'ACCEPTED' end
+      if holder then
+        return (fingerprint == row.fingerprint and 'DUPLICATE ' or 'CONFLICT ') .. holder .. ' ' .. status
+      end
+      seen_keys[row.key] = { id, row.fingerprint, 'queued' }
+      row.window = window
+    end
+    if row.deadline ~= '' then row.deadline = format('%d', now + tonumber(row.deadline)) end
+    if delay ~= '' and tonumber(delay) > 0 then row.due = format('%d', now + tonumber(delay)) end
+  end
+  accepted[#accepted + 1] = row
+  return row.due and 'SCHEDULED ' .. row.due or 'ACCEPTED'
+end
+
+local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
+  if row.due then
+    redis.call('HSET', BODY .. row.id, 'env', row.env)
+    redis.call('ZADD', SCHEDULE, row.due, row.id)
+    bump('scheduled:' .. row.lane, 1)
+    return '-'
+  end
+  local entry = redis.call('XADD', LANE .. row.lane, '*', 'id', row.id, 'env', row.env)
+  bump('queued:' .. row.lane, 1)
+  return 'a:' .. entry
+end
+
+local function write_record(row, entry)
+  local more = ''
+  local function set(name, value)
+    if value and value ~= '' then more = more .. '\n' .. name .. '=' .. value end
+  end
+  if (row.key or '') ~= '' then
+    set('ky', row.key)
+    set('kf', row.fingerprint)
+    set('kw', row.window)
+  end
+  set('dl', row.deadline)
+  set('tn', row.tenant)
+  set('ms', row.max_starts)
+  if row.due then
+    set('du', row.due)
+    set('di', 'SCHEDULED ' .. row.due)
+  end
+  -- The record last: until it is there, its key counts as free and its deadline names nobody.
+  if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
+  if (row.key or '') ~= '' then
+    redis.call('SET', KEY .. row.key, row.id .. ' ' .. row.fingerprint .. ' open')
+  end
+  redis.call('SET', JOB .. row.id, NEW .. ' ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+end
+
+local function write_accepted()
+  for i = 1, #accepted do
+    local row = accepted[i]
+    write_record(row, write_place(row))
+    bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
+    lines[#lines + 1] = row.id .. ' + ' .. row.task .. ' ' .. row.lane
+      .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
+      .. (row.due and ' due=' .. row.due or '')
+  end
+end

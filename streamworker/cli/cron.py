@@ -1,0 +1,58 @@
+"""`streamworker cron`: what runs by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import typer
+
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_table, say
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at what runs by itself.")
+
+
+@app.callback()
+def _group() -> None:
+    """Look at what runs by itself."""
+
+
+@app.command("list")
+def list_(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
+    """List the crons: when each runs next, when it ran last, and what came of it.
+
+    Known are those that a worker has published, also when no worker declares them any more.
+    """
+    from streamworker.ops.crons import crons
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> list[dict[str, Any]]:
+        async with open_queue(settings) as queue:
+            return await crons(queue)
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found)
+        return
+    if not found:
+        say(f"note: no worker of {settings.namespace} has published a cron; declare one with @app.cron(...)")
+        return
+    print_table(
+        ["name", "spec", "tz", "overlap", "next tick", "last tick", "last job", "status", "#skipped"],
+        [
+            (
+                row["name"],
+                row["spec"],
+                row["tz"],
+                row["overlap"],
+                row["next_tick"],
+                row["last_tick"],
+                row["last_job_id"],
+                row["last_job_status"],
+                row["skipped"],
+            )
+            for row in found
+        ],
+    )
