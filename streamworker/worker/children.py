@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -66,9 +67,10 @@ class _Unbegun(Exception):
 class Child:
     """One process. Lives until it dies or is told to leave."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, gone: Callable[[Child], None]) -> None:
+        """Spawn it; `gone` is called once it is dead and has been waited for. Raises NotReady."""
         self._loop = asyncio.get_running_loop()
+        self._tell_gone = gone
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Outcome] | None = None
         self._begun: Callable[[], None] | None = None
@@ -77,49 +79,43 @@ class Child:
         self._doomed = False  # it has been killed, though it may not be gone yet
         self._exited = asyncio.Event()
         self._watch: int | None = None
-
-    @classmethod
-    async def start(cls, app: App, place: origin.Origin) -> Child:
-        """Spawn one and wait until it can take jobs. Raises Unloadable or NotReady."""
-        ours, theirs = socket.socketpair()
+        self._link, theirs = socket.socketpair()
         path = orjson.dumps(sys.path).decode()
         arguments = [sys.executable, "-c", _PROGRAM, path, str(theirs.fileno()), str(os.getpid())]
         try:
             # In this thread: Linux ties a child's life to the thread that started it (PR_SET_PDEATHSIG).
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns once it has been started
-                arguments,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
+            self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
         except OSError as error:
-            ours.close()
+            self._link.close()
             raise NotReady(f"no child process could be started: {error}") from error
         finally:
             theirs.close()
-        child = cls(process)
+
+    async def introduce(self, app: App, place: origin.Origin) -> None:
+        """Give it the app; returns when it can take jobs. Raises Unloadable or NotReady, once it is killed."""
         try:
             async with asyncio.timeout(START_SECONDS):
-                await child._introduce(ours, app, place)
+                reader, self._writer = await asyncio.open_connection(sock=self._link)
+                self._ear = self._loop.create_task(self._listen(reader))
+                self._watch_over()
+                hello = {
+                    "origin": asdict(place),
+                    "settings": asdict(app.settings),
+                    "log_level": logging.getLogger().getEffectiveLevel(),
+                }
+                self._writer.write(orjson.dumps(hello) + b"\n")
+                await self._ready
         except TimeoutError:
             raise NotReady(f"a child process was not ready within {START_SECONDS:g} s") from None
         finally:
-            if not child.alive:
-                await child.kill()
-        return child
+            if not self.alive:
+                await self.kill()
 
-    async def _introduce(self, link: socket.socket, app: App, place: origin.Origin) -> None:
-        reader, self._writer = await asyncio.open_connection(sock=link)
-        self._ear = self._loop.create_task(self._listen(reader))
-        if hasattr(os, "pidfd_open"):
+    def _watch_over(self) -> None:
+        # Not everywhere; without it the end of the socket tells.
+        with suppress(AttributeError, OSError):
             self._watch = os.pidfd_open(self._process.pid)
             self._loop.add_reader(self._watch, self._gone)
-        hello = {
-            "origin": asdict(place),
-            "settings": asdict(app.settings),
-            "log_level": logging.getLogger().getEffectiveLevel(),
-        }
-        self._writer.write(orjson.dumps(hello) + b"\n")
-        await self._ready
 
     @property
     def pid(self) -> int:
@@ -196,6 +192,7 @@ class Child:
             error = Died(f"the process that ran the handler {end}") if self._begun is None else _Unbegun(end)
             self._answer.set_exception(error)
         self._writer.close()
+        self._tell_gone(self)
 
     def _gone(self) -> None:
         """The process ended. Its socket says so too, unless something that it started holds it open."""
@@ -216,11 +213,6 @@ class Child:
             os.close(self._watch)
             self._watch = None
 
-    def when_gone(self, tell: Callable[[], object]) -> None:
-        """Call back once it is dead and has been waited for."""
-        if self._ear is not None:
-            self._ear.add_done_callback(lambda _: tell())
-
     def _end(self) -> None:
         self._doomed = True
         self._process.kill()
@@ -230,6 +222,8 @@ class Child:
         self._end()
         if self._ear is None:  # we have not even spoken
             self._process.wait()
+            self._link.close()
+            self._tell_gone(self)
             return
         await asyncio.wait([self._ear])
         if self._ready.done() and not self._ready.cancelled():
@@ -306,20 +300,19 @@ class Children:
             await child.kill()
         if self._place is None or self.unloadable is not None:
             raise Unloadable(self.unloadable or "")
+        child = Child(self._all.discard)
+        self._all.add(child)  # until it is gone, so that somebody waits for it
         try:
-            child = await Child.start(self._app, self._place)
+            await child.introduce(self._app, self._place)
         except Unloadable as error:
             self.unloadable = str(error)
             raise
-        self._all.add(child)  # until it is gone, so that somebody waits for it
-        child.when_gone(lambda: self._all.discard(child))
         return child
 
     async def close(self) -> None:
         """End all of them; one that runs a job is killed."""
-        children, self._all = list(self._all), set()
         idle, self._idle = self._idle, []
         endings: list[Coroutine[Any, Any, None]] = [
-            child.leave() if child in idle else child.kill() for child in children
+            child.leave() if child in idle else child.kill() for child in self._all
         ]
         await asyncio.gather(*endings)

@@ -157,6 +157,21 @@ async def test_a_killed_process_is_a_death_of_its_job_alone(bench: Bench) -> Non
     assert pid != os.getpid()
 
 
+async def test_a_job_waits_while_no_child_comes_up(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lifespan of a child may fail for a while; that charges nobody and gives nothing up."""
+    async with serving(bench.app):
+        monkeypatch.setenv("APART_UP", str(tmp_path / "up"))
+        job = await apart_jobs.where.enqueue()
+        await wait_until_async(lambda: "the database is away" in caplog.text, timeout=20, what="it fails")
+        (tmp_path / "up").touch()
+        await job.result(20)
+
+    record = bench.observer.record(job.id)
+    assert (record.attempt, record.starts, record.strikes) == (1, 1, 0)
+
+
 # --- the end of the worker -------------------------------------------------------------------------------
 
 
@@ -168,6 +183,16 @@ async def test_a_stop_hands_back_what_runs_and_leaves_no_process(bench: Bench) -
     record = bench.observer.record(job.id)
     assert (record.status, record.attempt, record.strikes) == ("queued", 0, 0)
     assert children_of(os.getpid()).isdisjoint({mark.pid for mark in bench.journal.starts()})
+
+
+async def test_a_stop_while_a_child_comes_up_leaves_no_process(bench: Bench) -> None:
+    before = children_of(os.getpid())
+    async with serving(bench.app, grace=0.1):
+        job = await apart_jobs.where.enqueue()
+        (pid,) = await wait_until_async(lambda: children_of(os.getpid()) - before, what="a child is spawned")
+
+    assert not alive(pid)
+    assert bench.observer.record(job.id).status in ("queued", "succeeded")
 
 
 async def test_an_idle_worker_with_children_stops_at_once(bench: Bench) -> None:

@@ -109,12 +109,12 @@ async def test_the_others_keep_flowing_beside_a_struck_job(bench: Bench) -> None
 
 async def test_struck_jobs_run_one_at_a_time_in_one_child(bench: Bench) -> None:
     async with serving(bench.app, concurrency=8):
-        jobs = [await apart_jobs.struck.enqueue() for _ in range(6)]
+        jobs = [await apart_jobs.struck.enqueue() for _ in range(3)]
         pids = {await job.result(30) for job in jobs}
 
     assert len(pids) == 1
     marks = [mark for mark in bench.journal.marks() if mark.pid in pids]
-    assert [mark.what for mark in marks] == ["start", "end"] * 6
+    assert [mark.what for mark in marks] == ["start", "end"] * 3
 
 
 async def test_a_child_that_is_killed_while_idle_is_replaced(bench: Bench) -> None:
