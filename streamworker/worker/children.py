@@ -92,7 +92,7 @@ class Child:
             theirs.close()
 
     async def introduce(self, app: App, place: origin.Origin) -> None:
-        """Give it the app; returns when it can take jobs. Raises Unloadable or NotReady, once it is killed."""
+        """Give it the app; returns when it can take jobs. Raises Unloadable or NotReady, and kills it."""
         try:
             async with asyncio.timeout(START_SECONDS):
                 reader, self._writer = await asyncio.open_connection(sock=self._link)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,8 @@ from streamworker.core.states import Reason
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
-from streamworker.store.connection import Argument, NoScript, ReplyError
+from streamworker.store.connection import NoScript, ReplyError
+from streamworker.worker.flight import Flight, report_stale, rows_of
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.planner import Planner
 from streamworker.worker.running import Running, Stop
@@ -35,20 +35,6 @@ log = logging.getLogger("streamworker.worker")
 FLIGHTS = 2
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """One exchange under way."""
-
-    call: scripts.Call
-    settled: list[Running]
-    marked: list[Running]
-    plan: Plan | None
-    quarantine: str | None  # the lane whose quarantine it reads
-    apart: bool  # what that gives runs beside the others
-    limit: int
-    sent_at: float
 
 
 class Pump:
@@ -78,7 +64,7 @@ class Pump:
         self._marks: list[Running] = []
         self._offers: list[Entry] = []
         self._unconfirmed: list[Running] = []
-        self._flights: list[_Flight] = []
+        self._flights: list[Flight] = []
         self._scheduled = False
         self._accepting = False
         self._ready = False
@@ -283,9 +269,9 @@ class Pump:
             shared=plan.shared if plan else 0,
             offers=scripts.offer_lines(offers),
             plan="\n".join([*lines, scripts.plan_lines(plan)]),
-            rows=self._rows(settled, marked),
+            rows=rows_of(settled, marked, self._loop.time()),
         )
-        flight = _Flight(call, settled, marked, plan, quarantine, self._apart, limit, self._loop.time())
+        flight = Flight(call, settled, marked, plan, quarantine, self._apart, limit, self._loop.time())
         self._flights.append(flight)
         return self._send(flight, "EVALSHA", call.script.sha)
 
@@ -304,20 +290,7 @@ class Pump:
         under_way = [flight.plan for flight in self._flights]
         return self._planner.next(under_way, sum(flight.limit for flight in self._flights)), quarantine
 
-    def _rows(self, settled: list[Running], marked: list[Running]) -> list[Argument]:
-        now = self._loop.time()
-        rows: list[Argument] = []
-        for running in settled:
-            started = running.started
-            ago = None if started is None else max(0, round((now - started) * 1000))
-            if running.outcome is not None:
-                rows.extend(scripts.outcome_row(running.claim, running.outcome, ago))
-        for running in marked:
-            ago = 0 if running.started is None else max(0, round((now - running.started) * 1000))
-            rows.extend(scripts.mark_row(running.claim, ago))
-        return rows
-
-    def _send(self, flight: _Flight, command: str, script: str) -> bool:
+    def _send(self, flight: Flight, command: str, script: str) -> bool:
         """Whether it could be sent; if not, a new session is on its way."""
         try:
             reply = self.session.link.send(command, script, 1, self.session.keys.tag, *flight.call.argv)
@@ -329,7 +302,7 @@ class Pump:
 
     # --- answers
 
-    def _answered(self, flight: _Flight, reply: asyncio.Future[Any]) -> None:
+    def _answered(self, flight: Flight, reply: asyncio.Future[Any]) -> None:
         if flight not in self._flights:  # given up on when the session was raised
             return
         error = reply.exception()
@@ -341,7 +314,7 @@ class Pump:
         else:
             self._failed(flight, error)
 
-    def _accept(self, flight: _Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
+    def _accept(self, flight: Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
         self._changed.set()
         self._failures = 0
         self._row_limit = min(scripts.BATCH, self._row_limit * 2)
@@ -385,7 +358,7 @@ class Pump:
         self._tell(flight, replies, begun, taken)
 
     def _tell(
-        self, flight: _Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]
+        self, flight: Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]
     ) -> None:
         if self.on_exchange is not None:
             self.on_exchange(flight.settled, replies, begun, taken)
@@ -398,7 +371,7 @@ class Pump:
 
     # --- failures
 
-    def _failed(self, flight: _Flight, error: BaseException) -> None:
+    def _failed(self, flight: Flight, error: BaseException) -> None:
         """Was the call executed? Unknown: its rows are sent again, its claims are offered back."""
         self._give_up(flight)
         if isinstance(error, ReplyError) and not passes(error):
@@ -407,7 +380,7 @@ class Pump:
             log.warning("exchange failed: %s", error)
         self._resync()
 
-    def _give_up(self, flight: _Flight) -> None:
+    def _give_up(self, flight: Flight) -> None:
         if flight in self._flights:
             self._flights.remove(flight)
         if flight.quarantine:
@@ -415,7 +388,7 @@ class Pump:
         self._outbox[:0] = flight.settled
         self._marks[:0] = [running for running in flight.marked if running.outcome is None]
 
-    def _refused(self, flight: _Flight, error: ReplyError) -> None:
+    def _refused(self, flight: Flight, error: ReplyError) -> None:
         """The script refused the call: send fewer rows, to find the one it is about."""
         rows = len(flight.settled)
         log.error("exchange with %d rows was refused: %s", rows, flight.call.script.locate(str(error)))
@@ -467,13 +440,3 @@ class Pump:
         if self._syncing is not None:
             self._syncing.cancel()
         await self.session.link.close()
-
-
-def report_stale(running: Running, word: str) -> None:
-    """An outcome that was not recorded, because the claim was not ours any more."""
-    log.warning(
-        "job %s of task %s: the outcome was not recorded (%s): the claim was lost",
-        running.claim.job_id,
-        running.task_name,
-        word,
-    )

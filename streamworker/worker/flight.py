@@ -1,0 +1,51 @@
+"""One exchange under way: what it told, and what it asked for."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from streamworker.core.lanes import Plan
+from streamworker.store import scripts
+from streamworker.store.connection import Argument
+from streamworker.worker.running import Running
+
+log = logging.getLogger("streamworker.worker")
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One exchange under way."""
+
+    call: scripts.Call
+    settled: list[Running]
+    marked: list[Running]
+    plan: Plan | None
+    quarantine: str | None  # the lane whose quarantine it reads
+    apart: bool  # what that gives runs beside the others
+    limit: int
+    sent_at: float
+
+
+def rows_of(settled: list[Running], marked: list[Running], now: float) -> list[Argument]:
+    """The rows of an exchange: outcomes, then start marks."""
+    rows: list[Argument] = []
+    for running in settled:
+        started = running.started
+        ago = None if started is None else max(0, round((now - started) * 1000))
+        if running.outcome is not None:
+            rows.extend(scripts.outcome_row(running.claim, running.outcome, ago))
+    for running in marked:
+        ago = 0 if running.started is None else max(0, round((now - running.started) * 1000))
+        rows.extend(scripts.mark_row(running.claim, ago))
+    return rows
+
+
+def report_stale(running: Running, word: str) -> None:
+    """An outcome that was not recorded, because the claim was not ours any more."""
+    log.warning(
+        "job %s of task %s: the outcome was not recorded (%s): the claim was lost",
+        running.claim.job_id,
+        running.task_name,
+        word,
+    )
