@@ -12,7 +12,7 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from streamworker.store.connection import ReplyError, SyncLink
-from tests.lua.driver import LEASE, Shard, job
+from tests.lua.driver import LEASE, RETENTION, Shard, job
 from tests.servers import ServerAbsent, ServerFactory, selected_kinds
 
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: " + "x" * 8_000)
@@ -167,6 +167,37 @@ def test_repair_goes_on(alone: Shard) -> None:
 
     alone.tampered.clear()
     alone.check("j", dead="entry_deleted")
+
+
+def test_a_tick_of_a_cron_is_refused_whole_and_a_skipped_one_is_counted(alone: Shard) -> None:
+    def tick(overlap: str) -> Any:
+        call = scripts.cron(
+            clock=alone.clock,
+            worker="w1",
+            retention_ms=RETENTION,
+            name="add",
+            tick=alone.now,
+            ttl_ms=60_000,
+            overlap=overlap,
+            rows=job(f"j{alone.now}").row(),
+        )
+        return alone.send(call)[0]
+
+    before = alone.look()
+    with out_of_memory(alone):
+        with pytest.raises(ReplyError, match="maxmemory"):
+            tick("skip")
+        assert alone.look() == before
+    assert tick("skip") == b"OK"
+    alone.elapse(1000)
+    with out_of_memory(alone):
+        assert tick("skip") == b"SKIPPED"
+        before = alone.look()
+        alone.elapse(1000)
+        with pytest.raises(ReplyError, match="maxmemory"):
+            tick("replace")
+    assert alone.look().records() == before.records(), "the earlier job goes on"
+    assert alone.stats()["cron_skipped:add"] == 1
 
 
 def test_operators_can_act(alone: Shard) -> None:

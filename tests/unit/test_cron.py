@@ -189,7 +189,7 @@ def test_a_tick_has_one_job_id_whoever_makes_it() -> None:
 def test_by_the_time_that_passes_every_moment_that_fits_is_a_tick(
     spec: str, tz: str, around: int, shift: int
 ) -> None:
-    """Compared with asking each minute of five hours whether clocks on the wall then show a time that fits."""
+    """Compared with asking each minute of five hours whether clocks on the wall show a time that fits."""
     schedule, start = Schedule.parse(spec, tz), around + shift * 60_000
     end, at, found = start + 5 * 3_600_000, start, []
     while (at := schedule.next_after(at)) <= end:
