@@ -41,7 +41,7 @@ def test_an_enqueue_row_that_cannot_be_read_is_refused_with_the_whole_batch(shar
     refused(
         shard,
         scripts.enqueue(clock=shard.clock, rows=rows),
-        r"lua/enqueue\.lua:\d+: enqueue row cannot be read: bad",
+        r"lua/fragments/enqueue_step\.lua:\d+: enqueue row cannot be read: bad",
     )
 
 
@@ -49,7 +49,7 @@ def test_an_enqueue_row_that_cannot_be_read_is_refused_with_the_whole_batch(shar
 def test_an_enqueue_row_that_is_cut_off_is_refused(shard: Shard, missing: int) -> None:
     rows: list[Argument] = [*GOOD, *job("bad").row()[:-missing]]
 
-    refused(shard, scripts.enqueue(clock=shard.clock, rows=rows), r"lua/enqueue\.lua:\d+: ")
+    refused(shard, scripts.enqueue(clock=shard.clock, rows=rows), r"lua/fragments/enqueue_step\.lua:\d+: ")
 
 
 @pytest.mark.parametrize(
