@@ -5,14 +5,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # The interpreter that makes the virtualenv: PYTHON=python3.12 make venv
 PYTHON ?=
-# More arguments for the command of demo, test and chaos: make test ARGS="tests/unit -k fence"
+# More arguments for the command of demo, test, bench and chaos: make test ARGS="tests/unit -k fence"
 ARGS ?=
 # make chaos: how many jobs, and how often a worker or server is killed.
 JOBS ?= 100000
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format chaos clean
+.PHONY: help venv demo test lint format bench chaos clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ lint: venv ## Check style, formatting, types and the direction of imports
 format: venv ## Format the code and apply the fixes that are safe
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="streamworker --only throughput"
+	$(PY) -m benchmarks $(ARGS)
 
 chaos: export JOBS := $(JOBS)
 chaos: export ROUNDS := $(ROUNDS)
