@@ -20,8 +20,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from streamworker import Context
-from streamworker.core.job import Record
+from streamworker.core.job import Claim, Record
 from streamworker.core.states import HELD, TERMINAL, TRANSITIONS, Status
+from streamworker.store import scripts
 from streamworker.store.events import Transition, decode
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys, is_live_state
 
@@ -150,6 +151,32 @@ class Observer:
         if not self.redis.exists(stream) or not self.redis.xinfo_groups(stream):
             return 0
         return int(self.redis.xpending(stream, GROUP)["pending"])
+
+    def claim_as_ghost(self, lane: str) -> str:
+        """Claim a job of a lane for 100 ms as a worker that was killed right after; the job's id."""
+
+        def send(call: scripts.Call) -> Any:
+            return self.redis.eval(call.script.text, 1, self.keys.tag, *call.argv)
+
+        session = int(send(scripts.session(worker="ghost", own=0, liveness_ms=100, rows=())))
+        call = scripts.claim(
+            clock="",
+            worker="ghost",
+            session=session,
+            lease_ms=100,
+            retention_ms=scripts.RETENTION_MS,
+            limit=1,
+            shared=0,
+            offers="",
+            plan=f"{lane} 1 0 0",
+        )
+        head, job_id, envelope = send(call)[1]
+        return Claim.parse(head, job_id, envelope).job_id
+
+    def sweeps(self) -> int | None:
+        """When the last sweep was that takes the dead, in ms since the epoch; None while none does."""
+        at, hold = self.redis.hmget(self.keys.sweep, "at", "hold")
+        return int(at) if at and hold == b"0" else None
 
     def leftovers(self, *, lanes: Iterable[str] = ("priority", "normal")) -> list[str]:
         """What is wrong with a namespace in which every job is over."""

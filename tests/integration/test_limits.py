@@ -343,6 +343,31 @@ async def test_a_worker_of_one_lane_leaves_the_others_alone(app: App, observer: 
         assert await other.result(5) == "normal"
 
 
+async def test_a_worker_of_one_lane_leaves_the_struck_jobs_of_others_alone(
+    app: App, observer: Observer
+) -> None:
+    """D22: it sweeps all lanes, and so finds the dead job; running it is for those who serve its lane."""
+
+    @app.task(retry=Retry.fixed(3, "50ms", unknown=["50ms", "50ms"]))
+    async def work(ctx: Context) -> str:
+        return ctx.lane
+
+    job = await work.enqueue()
+    assert await asyncio.to_thread(observer.claim_as_ghost, "normal") == job.id
+    async with serving(app, lanes=["priority"]):
+        await wait_until_async(lambda: observer.record(job.id).strikes == 1, what="it is recovered")
+        # Long enough for several looks into quarantine, told by the sweeps that go on meanwhile.
+        later = (observer.sweeps() or 0) + 1500
+        await wait_until_async(lambda: (observer.sweeps() or 0) > later, what="some sweeps went by")
+        assert await job.status() is Status.RETRY_SCHEDULED
+        mine = await work.options(lane="priority").enqueue()
+        assert await mine.result(5) == "priority"
+
+    async with serving(app, lanes=["normal"]):
+        assert await job.result(10) == "normal"
+    assert observer.leftovers() == []
+
+
 async def test_no_more_handlers_run_than_there_are_slots(app: App, observer: Observer) -> None:
     """DESIGN 2: a slot holds one job; the pump's two calls in flight must not overfill it."""
     running, most = 0, 0

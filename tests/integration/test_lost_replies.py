@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from streamworker import App, Context, Retry, Status, TransientError
-from streamworker.core.job import Claim
-from streamworker.store import lua, scripts
-from streamworker.store.connection import SyncLink
+from streamworker.store import lua
 from tests.integration.history import Allowance, Journal, Observer, judge
 from tests.integration.serving import serving
 from tests.proxy import Proxy, Rule
@@ -57,6 +55,12 @@ def journal(tmp_path: Path) -> Journal:
 def go() -> asyncio.Event:
     """Lets the jobs of `hold` end."""
     return asyncio.Event()
+
+
+def settles(kind: bytes) -> Callable[[bytes], bool]:
+    """Picks an exchange that carries a settle row: S a success, M a start mark."""
+    exchange, row = of_script("exchange"), re.compile(rb"\r\n" + kind + rb" \d")
+    return lambda request: exchange in request and row.search(request) is not None
 
 
 def make_app(url: str, namespace: str, lease: str, journal: Journal, go: asyncio.Event) -> App:
@@ -109,38 +113,13 @@ async def producer(
         yield app
 
 
-def claim_as_ghost(observer: Observer, url: str) -> str:
-    """Claim the one job of `normal` as a worker that is killed at once; its id."""
-    link = SyncLink(url)
-
-    def send(call: scripts.Call) -> Any:
-        return link.script(call.script, observer.keys.tag, *call.argv)
-
-    session = int(send(scripts.session(worker="ghost", own=0, liveness_ms=100, rows=())))
-    claim = scripts.claim(
-        clock="",
-        worker="ghost",
-        session=session,
-        lease_ms=100,
-        retention_ms=scripts.RETENTION_MS,
-        limit=1,
-        shared=0,
-        offers="",
-        plan="normal 1 0 0",
-    )
-    _, found = send(claim)
-    link.close()
-    return Claim.parse(found[0], found[1], found[2]).job_id
-
-
 async def run_a_bit_of_everything(
     app: App, producer: App, observer: Observer, go: asyncio.Event, arm: Callable[[], Rule]
 ) -> tuple[Rule, list[str]]:
     """Run jobs of all kinds while one message is lost; the rule, and all jobs but the cancelled one."""
     work, hold = app.tasks["work"], producer.tasks["hold"]
     orphan = await producer.tasks["work"].enqueue()
-    url = producer.settings.redis_url
-    assert await asyncio.to_thread(claim_as_ghost, observer, url) == orphan.id
+    assert await asyncio.to_thread(observer.claim_as_ghost, "normal") == orphan.id
     async with serving(app, grace=10):
         await (await work.enqueue()).result(5)  # all scripts are known by now
         held = [await hold.enqueue() for _ in range(3)]
@@ -253,22 +232,139 @@ async def test_a_claim_whose_reply_was_lost_runs_once_and_soon(
     assert len(journal.starts()) == 6
 
 
-async def test_an_outcome_whose_request_was_lost_is_sent_again(
-    patient: App, producer: App, proxy: Proxy, observer: Observer, journal: Journal, go: asyncio.Event
+async def test_an_entry_that_was_delivered_into_the_void_runs_soon(
+    patient: App, producer: App, proxy: Proxy, observer: Observer, journal: Journal
 ) -> None:
-    """D5: an outcome is held until its settle is acknowledged; here Redis never saw the first one."""
+    """R18: after a reader's error the worker looks for its own pending entries; nobody waits for a lease."""
     async with serving(patient):
-        jobs = [await producer.tasks["hold"].enqueue() for _ in range(5)]
-        await wait_until_async(
-            lambda: observer.statuses(job.id for job in jobs) == {"processing": 5}, what="they run"
-        )
-        rule = await asyncio.to_thread(proxy.drop_next_request, of_script("exchange"))
-        go.set()
+        for number in range(1, 4):
+            rule = await asyncio.to_thread(proxy.drop_next_reply, b"XREADGROUP")
+            # The read that may be under way knows nothing of the rule.
+            while not rule.happened:
+                job = await producer.tasks["work"].enqueue()
+                assert await job.result(10) == 1, number
+
+    assert observer.leftovers() == []
+    assert {mark.attempt for mark in journal.starts()} == {1}
+
+
+@pytest.mark.parametrize("task", ["work", "hold"])
+async def test_an_outcome_whose_request_was_lost_is_sent_again(
+    patient: App,
+    producer: App,
+    proxy: Proxy,
+    observer: Observer,
+    journal: Journal,
+    go: asyncio.Event,
+    task: str,
+) -> None:
+    """D5: an outcome is held until its settle is acknowledged, and its claim is not offered meanwhile.
+
+    Redis never saw the first one. A short job is still `claimed` by then, and to an offer it would look like
+    one whose claim was never heard of.
+    """
+    async with serving(patient):
+        await (await producer.tasks["work"].enqueue()).result(5)
+        if task == "work":
+            go.set()
+        rule = await asyncio.to_thread(proxy.drop_next_request, settles(b"S"))
+        jobs = [await producer.tasks[task].enqueue() for _ in range(5)]
+        if task == "hold":
+            await wait_until_async(
+                lambda: observer.statuses(job.id for job in jobs) == {"processing": 5}, what="they run"
+            )
+            go.set()
 
         assert await asyncio.gather(*(job.result(10) for job in jobs)) == [1] * 5
         assert rule.happened
 
+    assert len(journal.starts()) == 6
     assert_all_once(observer, journal, [job.id for job in jobs])
+
+
+async def test_a_claim_that_runs_is_not_offered_back(
+    patient: App, producer: App, proxy: Proxy, observer: Observer, journal: Journal, go: asyncio.Event
+) -> None:
+    """D5: only what is pending for us and does not run: a job that has just begun is still `claimed` as well.
+
+    Both jobs come with one claim; one ends at once, and the reply to its settle is lost while the other runs.
+    """
+    async with serving(patient):
+        await (await producer.tasks["work"].enqueue()).result(5)
+        rule = await asyncio.to_thread(proxy.drop_next_reply, settles(b"S"))
+        running, brief = await producer.enqueue_many(
+            [producer.tasks["hold"].call(), producer.tasks["work"].call()]
+        )
+        assert await brief.result(10) == 1
+        assert rule.happened
+        await wait_until_async(
+            lambda: observer.record(running.id).status is Status.PROCESSING, what="its start is marked"
+        )
+        go.set()
+        assert await running.result(10) == 1
+
+    assert len(journal.starts(running.id)) == 1
+    assert_all_once(observer, journal, [running.id, brief.id])
+
+
+async def test_a_start_mark_whose_request_was_lost_is_sent_again(
+    patient: App, producer: App, proxy: Proxy, observer: Observer, journal: Journal, go: asyncio.Event
+) -> None:
+    """D20: without it a job that runs for hours would never be seen to, and its death would cost nothing."""
+    async with serving(patient):
+        await (await producer.tasks["work"].enqueue()).result(5)
+        rule = await asyncio.to_thread(proxy.drop_next_request, settles(b"M"))
+        job = await producer.tasks["hold"].enqueue()
+
+        await wait_until_async(
+            lambda: observer.record(job.id).status is Status.PROCESSING, what="its start is marked"
+        )
+        assert rule.happened
+        go.set()
+        await job.result(5)
+
+    assert_all_once(observer, journal, [job.id])
+
+
+async def test_a_claim_that_was_heard_of_too_late_does_not_start(
+    valkey: BenchServer, proxy: Proxy, namespace: str, journal: Journal, go: asyncio.Event, observer: Observer
+) -> None:
+    """D6: a reply that took longer than the lease: by then the job may be somebody else's.
+
+    The replies of the one worker that serves the lane are late; another one, which serves another lane,
+    recovers the job meanwhile.
+    """
+    slow = make_app(proxy.url, namespace, "500ms", journal, go)
+    other = make_app(valkey.url, namespace, "500ms", journal, go)
+    async with slow, other, serving(slow, lanes=["normal"]), serving(other, lanes=["priority"]):
+        await (await other.tasks["work"].enqueue()).result(5)
+        await wait_until_async(observer.sweeps, what="sweeps take the dead")
+        await asyncio.to_thread(proxy.delay, 1.0)
+        job = await other.tasks["work"].enqueue()
+        await wait_until_async(lambda: observer.record(job.id).strikes >= 1, what="it is recovered")
+        await asyncio.to_thread(proxy.restore)
+
+        assert await job.result(10) == 1
+        (start,) = journal.starts(job.id)
+
+    claims = [edge.fence for edge in observer.transitions(job.id) if edge.to_status is Status.CLAIMED]
+    assert len(claims) > 1
+    assert start.fence == claims[-1]
+    assert observer.leftovers() == []
+
+
+async def test_a_session_that_redis_forgot_is_followed_by_a_higher_one(app: App, observer: Observer) -> None:
+    """D5: the number never falls, or a late call of the first session would be as good as one of this."""
+
+    def session() -> int:
+        return int(observer.redis.hget(observer.keys.worker(worker.id), "session") or 0)
+
+    async with serving(app) as worker:
+        for _ in range(2):
+            before = session()
+            observer.redis.delete(observer.keys.worker(worker.id))
+            # The next heartbeat finds it gone.
+            assert await wait_until_async(session, what="a new session") > before
 
 
 async def test_replies_lost_again_and_again_under_load(

@@ -105,13 +105,11 @@ class Shop:
     async def sweeps_again(self) -> None:
         """Return when sweeps take the dead again and have made two passes since."""
 
-        def swept() -> int | None:
-            at, hold = self.observer.redis.hmget(self.observer.keys.sweep, "at", "hold")
-            return int(at) if at and hold == b"0" else None
-
-        first = await wait_until_async(swept, timeout=15, what="the hold is over")
+        first = await wait_until_async(self.observer.sweeps, timeout=15, what="the hold is over")
         after = (first or 0) + 2 * 1000 * LEASE / 6
-        await wait_until_async(lambda: (swept() or 0) > after, timeout=15, what="two passes went by")
+        await wait_until_async(
+            lambda: (self.observer.sweeps() or 0) > after, timeout=15, what="two passes went by"
+        )
 
 
 @contextlib.asynccontextmanager

@@ -154,9 +154,7 @@ async def test_killed_workers_lose_nothing_and_their_jobs_are_recovered_in_time(
 
     async with Fleet(start, 2, "--concurrency", "4") as fleet:
         feeder = asyncio.create_task(feed())
-        await wait_until_async(
-            lambda: observer.redis.hget(observer.keys.sweep, "hold") == b"0", what="sweeps take the dead"
-        )
+        await wait_until_async(observer.sweeps, what="sweeps take the dead")
         for number in range(KILLS):
             wants_keeper = number % 2 == 1
 
@@ -255,9 +253,7 @@ async def test_a_frozen_worker_that_comes_back_records_nothing_any_more(
     with start("--concurrency", "2", lease=1) as zombie, start("--concurrency", "2", lease=1) as heir:
         zombie.wait_for_log("slots, lanes")
         heir.wait_for_log("slots, lanes")
-        await wait_until_async(
-            lambda: observer.redis.hget(observer.keys.sweep, "hold") == b"0", what="sweeps take the dead"
-        )
+        await wait_until_async(observer.sweeps, what="sweeps take the dead")
         job = await client.enqueue("hold", {})
         (first,) = await wait_until_async(journal.starts, what="it runs")
         if first.pid == heir.pid:
