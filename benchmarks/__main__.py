@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import os
 import sys
 import time
@@ -84,23 +85,22 @@ def main() -> int:
     results = Results(output, machine())
     records: list[Record] = []
     troubles: list[str] = []
+    benches: list[Bench] = []
     for label in dict.fromkeys(options.contenders or catalogue.USUAL):
-        contender = catalogue.CONTENDERS[label]
         try:
-            bench = Bench(Environment.of(contender, options.cache), setting)
+            benches.append(Bench(Environment.of(catalogue.CONTENDERS[label], options.cache), setting))
         except Unavailable as error:
             troubles.append(f"{label} is left out: {error}")
-            continue
-        for name in options.only:
-            try:
-                for _ in range(options.repeat):
-                    for record in _run(bench, name, version):
-                        records.append(record)
-                        results.add(record)
-            except Failed as error:
-                troubles.append(f"{label}, {name}: {error}")
+    # Round by round, so that a noisy minute does not hit one contender alone.
+    for _, name, bench in itertools.product(range(options.repeat), options.only, benches):
+        try:
+            for record in _run(bench, name, version):
+                records.append(record)
+                results.add(record)
+        except Failed as error:
+            troubles.append(f"{bench.contender.label}, {name}: {error}")
     print(report.tables(records))
-    for trouble in troubles:
+    for trouble in dict.fromkeys(troubles):
         print(f"\n{trouble}", file=sys.stderr)
     print(f"\n{version}, AOF {setting.aof}; written to {output}")
     return 1 if not records else 0

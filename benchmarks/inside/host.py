@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import cProfile
 import importlib
 import itertools
 import sys
@@ -153,16 +152,12 @@ def play_worker(peer: Peer, options: argparse.Namespace) -> None:
     if options.delays:
         peer.work(options.url, options.slots, Delays(expect=options.expect))
         return
-    profile = cProfile.Profile() if options.profile else None
-
-    def last() -> None:
-        if profile is not None:
-            profile.disable()
-            profile.dump_stats(options.profile)
-
-    tally = Tally(expect=options.expect, deadline=options.deadline, redis_pid=options.redis_pid, last=last)
-    if profile is not None:
-        profile.enable()
+    tally = Tally(
+        expect=options.expect,
+        deadline=options.deadline,
+        redis_pid=options.redis_pid,
+        profile_file=options.profile,
+    )
     peer.work(options.url, options.slots, tally)
 
 

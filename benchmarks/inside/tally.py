@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import cProfile
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from benchmarks.inside import cpu
@@ -35,12 +36,13 @@ class Tally:
     """Counts jobs, and processor time of worker and server, from the first to the last of them."""
 
     def __init__(
-        self, *, expect: int, deadline: float, redis_pid: int, last: Callable[[], None] = lambda: None
+        self, *, expect: int, deadline: float, redis_pid: int, profile_file: str | None = None
     ) -> None:
         self._expect = expect
         self._deadline = deadline
         self._redis_pid = redis_pid
-        self._last = last
+        self._profile = None if profile_file is None else cProfile.Profile()
+        self._profile_file = profile_file
         self._number = itertools.count(1).__next__  # atomic between threads
         self._seen: set[int] = set()
         self._done = False
@@ -53,6 +55,8 @@ class Tally:
         if number == 1:
             self._began = time.perf_counter()
             self._before = self._used()
+            if self._profile is not None:
+                self._profile.enable()
         elif number >= self._expect or number % LOOK_EVERY == 0:
             seconds = time.perf_counter() - self._began
             if (number >= self._expect or seconds > self._deadline) and not self._done:
@@ -71,7 +75,9 @@ class Tally:
             name: None if after is None or (before := self._before[name]) is None else after - before
             for name, after in self._used().items()
         }
-        self._last()
+        if self._profile is not None and self._profile_file is not None:
+            self._profile.disable()
+            self._profile.dump_stats(self._profile_file)
         say(
             "FIGURES",
             jobs=jobs,
