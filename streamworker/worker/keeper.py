@@ -202,10 +202,10 @@ class Keeper:
             decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
         )
 
-    async def quarantined(self) -> list[str]:
-        """The lanes in whose quarantine a job waits that nobody has taken yet (D22)."""
+    async def quarantined(self, lanes: Iterable[str]) -> list[str]:
+        """Those of the lanes in whose quarantine a job waits that nobody has taken yet (D22)."""
         waiting = []
-        for lane in self._lanes:
+        for lane in lanes:
             stream = self._keys.stream(lane, "q")
             length = await self._caller.command("XLEN", stream)
             if length:

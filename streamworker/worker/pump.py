@@ -328,11 +328,24 @@ class Pump:
             self._tell(flight, replies, [], {})
             self._resync()
             return
+        begun: list[Running] = []
+        taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
         self._accepting = True  # what ends at once is collected, and sent when all are begun
+        try:
+            self._take(flight, claims, begun, taken)
+        finally:
+            self._accepting = False
+        if flight.quarantine and not flight.apart:
+            self._planner.woken()
+        elif flight.plan is not None:
+            self._planner.charge(flight.plan, taken)
+        self._turn()
+        self._tell(flight, replies, begun, taken)
+
+    def _take(self, flight: Flight, claims: list[bytes], begun: list[Running], taken: dict[str, int]) -> None:
+        """Hold and begin what an exchange claimed; count it by lane."""
         now = self._loop.time()
         late = now - flight.sent_at > self._settings.lease
-        taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
-        begun: list[Running] = []
         for i in range(0, len(claims), 3):
             running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]))
             lane = running.claim.lane
@@ -349,13 +362,6 @@ class Pump:
             else:
                 self._begin(running)
                 begun.append(running)
-        self._accepting = False
-        if flight.quarantine and not flight.apart:
-            self._planner.woken()
-        elif flight.plan is not None:
-            self._planner.charge(flight.plan, taken)
-        self._turn()
-        self._tell(flight, replies, begun, taken)
 
     def _tell(
         self, flight: Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]

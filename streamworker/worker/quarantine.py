@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Collection
 
 from streamworker.core.errors import StreamworkerError
 from streamworker.worker.children import Children, NotReady, Unloadable
@@ -25,10 +26,11 @@ ALONE_AFTER = 0.02
 class Quarantine:
     """One worker's share in the quarantine of its lanes."""
 
-    def __init__(self, pump: Pump, keeper: Keeper, children: Children) -> None:
+    def __init__(self, pump: Pump, keeper: Keeper, children: Children, lanes: Collection[str]) -> None:
         self._pump = pump
         self._keeper = keeper
         self._children = children
+        self._lanes = lanes  # those that this worker serves: it leaves the struck of others alone
         self._said = False
 
     async def run(self) -> None:
@@ -39,23 +41,22 @@ class Quarantine:
             pause = LOOK_EVERY
             try:
                 if self._children.unloadable is None:
-                    await self._apart(deque(await self._keeper.quarantined()))
+                    await self._apart(deque(await self._keeper.quarantined(self._lanes)))
                 elif await self._keeper.elected("quarantine"):
                     await self._alone()
                     if self._pump.isolating:  # the next one need not wait long
                         pause = ALONE_AFTER
             except NotReady as error:
                 log.warning("jobs with strikes wait: %s", error)
+            except Unloadable:
+                continue  # from now on alone
             except StreamworkerError as error:
                 log.debug("quarantine: %s", error)
 
     async def _apart(self, waiting: deque[str]) -> None:
         """Lane after lane, one job each, while any has one."""
         while waiting:
-            try:
-                await self._children.ready()  # before the claim, so that no job waits with a lease
-            except Unloadable:
-                return  # from the next look on alone
+            await self._children.ready()  # before the claim, so that no job waits with a lease
             lane = waiting.popleft()
             if await self._pump.run_apart(lane):
                 waiting.append(lane)
@@ -63,7 +64,7 @@ class Quarantine:
     async def _alone(self) -> None:
         if self._pump.isolating:
             return
-        waiting = await self._keeper.quarantined()
+        waiting = await self._keeper.quarantined(self._lanes)
         if waiting and not self._said:
             self._said = True
             log.warning(

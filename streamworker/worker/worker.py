@@ -198,7 +198,7 @@ class _Parts:
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
         self.crons = Crons(worker.app, worker.id)
-        self.quarantine = Quarantine(self.pump, self.keeper, self.struck)
+        self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
         self.telling = worker.telling
         if self.telling is not None:
