@@ -322,8 +322,8 @@ async def test_the_command_line_lists_crons(
         "skip",
         "priority",
     )
-    assert often["last_job_status"] == "succeeded"
-    assert observer.record(often["last_job_id"]).task == "sweep"
+    last = observer.record(often["last_job_id"])  # the worker may have stopped before it ran that one
+    assert (last.task, last.status) == ("sweep", often["last_job_status"])
     assert often["last_tick"] < often["next_tick"]
     assert often["skipped"] == observer.stats().get("cron_skipped:sweep", 0)
     assert (seldom["name"], seldom["last_tick"], seldom["last_job_id"], seldom["last_job_status"]) == (
