@@ -29,7 +29,7 @@ def chance(*facts: object) -> float:
 @asynccontextmanager
 async def leash(_: App) -> AsyncIterator[None]:
     """End this worker with the demo that started it, even if that was killed."""
-    if os.environ.get(LEASHED):
+    if os.environ.pop(LEASHED, ""):  # the worker's own: its child processes have another stdin
         threading.Thread(target=_die_with_parent, name="leash", daemon=True).start()
     yield
 

@@ -38,6 +38,10 @@ LEAVE_SECONDS = 0.5
 #: Seconds that a dead child's last words may take, if what it started keeps its socket open.
 LAST_WORDS_SECONDS = 0.1
 
+#: Children in a row that do not live to begin a job until we do without: a lifespan that can be entered only
+#: once, such as one that binds a port, must not hold jobs for ever.
+FAILURES = 8
+
 #: Makes the parent's modules importable, then is the child.
 _PROGRAM = """
 import json, sys
@@ -257,6 +261,7 @@ class Children:
         self._room = asyncio.Semaphore(size)
         self._idle: list[Child] = []
         self._all: set[Child] = set()
+        self._failures = 0  # in a row
         #: Why no child can have the app; None: as far as we know one can.
         self.unloadable: str | None = None
         if self._place is None:
@@ -264,32 +269,46 @@ class Children:
 
     async def ready(self) -> None:
         """Have an idle child. Raises Unloadable or NotReady."""
-        self._idle.append(await self._take())
+        try:
+            self._idle.append(await self._take())
+        except NotReady as error:
+            self._failed(error)
+            raise
 
     async def run(self, running: Running, begun: Callable[[], None]) -> Outcome:
         """Run one job in a child, once one is free. Raises Unloadable, and Died when the process died.
 
-        A child that does not come up is tried again, for as long as the job is ours.
+        A child that does not come up is tried again, up to a limit.
         """
-        failures = 0
         async with self._room:
             while True:
                 try:
                     child = await self._take()
                 except NotReady as error:
-                    failures += 1
                     log.warning("job %s waits: %s", running.claim.job_id, error)
-                    await asyncio.sleep(backoff(failures))
+                    self._failed(error)
+                    await asyncio.sleep(backoff(self._failures))
                     continue
                 try:
-                    return await child.run(running, begun)
+                    outcome = await child.run(running, begun)
+                    self._failures = 0
+                    return outcome
+                except Died:
+                    self._failures = 0
+                    raise
                 except _Unbegun as error:
-                    failures += 1
                     log.warning("a child process %s before its job began; another one takes it", error)
-                    await asyncio.sleep(backoff(failures))
+                    self._failed(error)
+                    await asyncio.sleep(backoff(self._failures))
                 finally:
                     if child.alive:
                         self._idle.append(child)
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        if self._failures >= FAILURES:
+            self.unloadable = f"{FAILURES} in a row failed, the last one: {error}"
+            raise Unloadable(self.unloadable)
 
     async def _take(self) -> Child:
         while self._idle:

@@ -141,11 +141,13 @@ class Runner:
         except asyncio.CancelledError:
             outcome = self._stopped(running, task)
         except Unloadable as error:
-            running.away = False
-            self._say_here(error)
-            self._begun(running, task)
-            await self._run(running, task, envelope)
-            return
+            if not running.apart:
+                running.away = False
+                self._say_here(error)
+                self._begun(running, task)
+                await self._run(running, task, envelope)
+                return
+            outcome = Release(Reason.NO_SLOT)  # a suspect runs here alone, or not at all
         except BaseException as error:
             if running.stopping is not None:
                 outcome = self._stopped(running, task)

@@ -33,8 +33,10 @@ def go() -> bool:
 @contextlib.asynccontextmanager
 async def lifespan(app: App) -> AsyncIterator[str]:
     up = os.environ.get("APART_UP")  # what the lifespan needs, where a test says so
-    if up is not None and not Path(up).exists():
+    if up is not None and not Path(up).exists():  # noqa: ASYNC240
         raise ConnectionError("the database is away")
+    if os.environ.get("APART_DIES"):  # ready, and dead before a job can begin
+        asyncio.get_running_loop().call_soon(kill_myself)
     yield f"of {os.getpid()}"
 
 

@@ -172,6 +172,19 @@ async def test_a_job_waits_while_no_child_comes_up(
     assert (record.attempt, record.starts, record.strikes) == (1, 1, 0)
 
 
+async def test_tasks_run_in_the_worker_when_no_child_lives(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lifespan that can be entered only once must not hold jobs for ever."""
+    monkeypatch.setattr("streamworker.worker.children.FAILURES", 2)
+    async with serving(bench.app):
+        monkeypatch.setenv("APART_UP", str(tmp_path / "never"))
+        found = await (await apart_jobs.where.enqueue()).result(20)
+
+    assert found["pid"] == os.getpid()
+    assert "2 in a row failed, the last one: ConnectionError: the database is away" in caplog.text
+
+
 # --- the end of the worker -------------------------------------------------------------------------------
 
 

@@ -213,6 +213,26 @@ async def test_without_a_child_the_struck_run_alone(
     assert len(said) == 1
 
 
+async def test_a_suspect_whose_children_do_not_live_runs_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not put beside others for want of a child; it goes back and waits until nothing else runs."""
+    monkeypatch.setattr("streamworker.worker.children.FAILURES", 2)
+    job = await apart_jobs.work.enqueue()
+    leave_behind(bench.app, job.id)
+    async with serving(bench.app, concurrency=4):
+        monkeypatch.setenv("APART_DIES", str(tmp_path))
+        beside = await apart_jobs.patient.enqueue()
+        await wait_until_async(lambda: "in a row failed" in caplog.text, timeout=30, what="no child lives")
+        assert bench.journal.starts(job.id) == []
+        bench.let_go()
+        await beside.result(20)
+        assert await job.result(20) == 1
+
+    (mark,) = bench.journal.starts(job.id)
+    assert mark.pid == os.getpid()
+
+
 async def test_a_worker_process_names_its_app_to_the_child(bench: Bench) -> None:
     """The app that `run` loads by module:app is found by the child under the same name."""
     worker: WorkerProcess
