@@ -7,8 +7,8 @@ PY := $(VENV)/bin/python
 PYTHON ?=
 # More arguments for the command of demo, test, bench and chaos: make test ARGS="tests/unit -k fence"
 ARGS ?=
-# make chaos: how many jobs, and how often a worker or server is killed.
-JOBS ?= 100000
+# make chaos: how many sequences the model is driven through, and how often a worker is killed.
+SEQUENCES ?= 2000
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
@@ -60,10 +60,15 @@ format: venv ## Format the code and apply the fixes that are safe
 bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="streamworker --only throughput"
 	$(PY) -m benchmarks $(ARGS)
 
-chaos: export JOBS := $(JOBS)
-chaos: export ROUNDS := $(ROUNDS)
-chaos: venv ## Kill, cut and freeze for longer: JOBS=20000 ROUNDS=5 make chaos
-	$(PY) -m pytest tests/chaos $(ARGS)
+chaos: export STREAMWORKER_KILLS := $(ROUNDS)
+chaos: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
+chaos: export FLEET_STARTS := 200
+chaos: export CRON_SECONDS := 60
+chaos: venv ## Kill, cut and freeze for longer: ROUNDS=5 SEQUENCES=500 make chaos
+	$(PY) -m pytest --timeout 1800 tests/integration/test_recovery.py tests/integration/test_outage.py \
+	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
+	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
+	    tests/integration/test_stateful.py $(ARGS)
 
 clean: ## Remove the virtualenv and what the tools keep
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
