@@ -148,9 +148,9 @@ async def test_killed_workers_lose_nothing_and_their_jobs_are_recovered_in_time(
         tasks = ["work", "work_in_thread", "flaky", "work"]
         while feeding:
             name = tasks[len(accepted) % len(tasks)]
-            args = {} if name == "flaky" else {"seconds": 0.1}
+            args = {} if name == "flaky" else {"seconds": 0.4}
             accepted.append(await client.enqueue(name, args))
-            await asyncio.sleep(0.01)  # the load: up to 100 jobs a second
+            await asyncio.sleep(0.05)  # the load: more than the slots can hold
 
     async with Fleet(start, 2, "--concurrency", "4") as fleet:
         feeder = asyncio.create_task(feed())
