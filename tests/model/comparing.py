@@ -47,13 +47,17 @@ def differences(shard: Shard, seen: Seen) -> Iterator[str]:
     yield from _same("schedule", shard.schedule, seen.schedule)
     yield from _same("deadlines", shard.deadlines, seen.deadlines)
     for lane, kind in shard.streams.keys() | seen.streams.keys():
-        found, expected = seen.stream(lane, kind), shard.streams[lane, kind]
-        contents = {entry: (one[b"id"].decode(), one[b"env"]) for entry, one in found.entries.items()}
+        stream, expected = seen.stream(lane, kind), shard.streams[lane, kind]
+        contents = {entry: (one[b"id"].decode(), one[b"env"]) for entry, one in stream.entries.items()}
         yield from _same(f"entries of {lane} {kind}", expected.entries, contents)
-        yield from _same(f"pending entries of {lane} {kind}", expected.pending, found.pending)
+        yield from _same(f"pending entries of {lane} {kind}", expected.pending, stream.pending)
     yield from _letters(shard, seen)
     keys = {name: f"{key.job_id} {key.fingerprint} {key.state}" for name, key in shard.keys.items()}
     yield from _same("idempotency keys", keys, seen.keys)
+    for job_id, count in shard.wakes.items():
+        found = len(seen.others.get(f"done:{job_id}", ()))
+        if found < count:  # more is harmless: who is woken looks
+            yield f"{found} wake-ups for {count} who await {job_id}"
     yield from _lives(shard, seen)
     depths = Counter(place for job in shard.jobs.values() if (place := _depth(job)))
     counted = {
@@ -101,6 +105,8 @@ def _record(shard: Shard, seen: Seen, job_id: str) -> Iterator[str]:
             if expected[name] != found[name]
         ]
         yield f"record of {job_id} (expected != found): {', '.join(words)}"
+    if not 0 <= record.attempt <= record.starts <= job.request.max_starts:
+        yield f"{job_id} had {record.attempt} attempts in {record.starts} of {job.request.max_starts} starts"
     body = seen.bodies.get(job_id, {})
     yield from _same(
         f"parked envelope of {job_id}", job.request.envelope if job.parked else None, body.get(b"env")

@@ -59,6 +59,7 @@ class Job:
     error: str = ""  # class and code
     unknown_since: int | None = None
     disposition: str = "ACCEPTED"
+    awaited: int = 0  # those who wait for its result
 
     @property
     def id(self) -> str:

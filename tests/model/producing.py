@@ -1,4 +1,4 @@
-"""enqueue, as the rules want it."""
+"""enqueue and the wait for a result, as the rules want them."""
 
 from __future__ import annotations
 
@@ -48,3 +48,14 @@ def _status_of(shard: Shard, key: Key) -> str:
         return key.state
     holder = shard.jobs.get(key.job_id)
     return "" if holder is None else holder.status
+
+
+def watch(shard: Shard, job_id: str, wait: bool) -> str:
+    """GONE, the final status, or WAIT for one who is woken at the end if he waits."""
+    job = shard.jobs.get(job_id)
+    if job is None:
+        return "GONE"
+    if job.over:
+        return job.status
+    job.awaited += wait
+    return "WAIT"

@@ -37,6 +37,8 @@ class Shard:
         self.swept_at: int | None = None
         self.hold_ms = 0
         self.fence = 0
+        #: Wake-ups that those who awaited a result must find, by job.
+        self.wakes: dict[str, int] = {}
         #: What the log must show next.
         self.moves: list[Move] = []
 
@@ -136,3 +138,6 @@ class Shard:
             self.schedule.pop(job.id, None)
         self.drop_entry(job)
         job.parked = False
+        if job.awaited:
+            self.wakes[job.id] = self.wakes.get(job.id, 0) + job.awaited
+            job.awaited = 0

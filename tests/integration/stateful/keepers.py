@@ -1,28 +1,31 @@
-"""The steps of the keeper, and time."""
+"""The steps of the keeper, time, and workers that stall."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from streamworker.store import scripts
 from tests.integration.stateful.bench import LANES, LEASE
-from tests.integration.stateful.hands import Hand, Row
-from tests.integration.stateful.machine import RETENTION, Protocol, fate, nth, some
-from tests.model import keeping
+from tests.integration.stateful.hands import Row
+from tests.integration.stateful.machine import fate, nth, some
+from tests.integration.stateful.workers import Workers
 
 
-class Keepers(Protocol):
-    """recover, repair and promote; time."""
+class Keepers(Workers):
+    """recover, repair and promote; time; workers that stall."""
 
-    @rule(worker=some, known=st.booleans(), slow=st.booleans())
-    def keeper_judges(self, worker: int, known: bool, slow: bool) -> None:
-        """Sweeps, or looks at all records (`slow`); what it finds is decided, and committed later."""
+    @rule(what=st.sampled_from(("tick", "judge", "look", "promote")), worker=some, known=st.booleans())
+    def keeper_acts(self, what: str, worker: int, known: bool) -> None:
+        """`judge`, `look`: a sweep, or a look at all records, whose findings are committed later, if ever."""
         keeper = nth(self.hands, worker).name
-        found = self.repair(keeper) if slow else self.sweep_all(keeper)
-        self.judged += [(one, fate(one, known=known)) for one in found]
+        match what:
+            case "tick":
+                self.keep(keeper, known=known)
+            case "promote":
+                self.promote(keeper, 1 + worker % 2)
+            case _:
+                found = self.sweep_all(keeper) if what == "judge" else self.repair(keeper)
+                self.judged += [(one, fate(one, known=known)) for one in found]
 
     @precondition(lambda self: self.judged)
     @rule(worker=some, pick=some, again=st.booleans())
@@ -33,60 +36,26 @@ class Keepers(Protocol):
             self.judged.remove(one)
         self.commit(nth(self.hands, worker).name, *one)
 
-    @rule(worker=some, known=st.booleans())
-    def keeper_ticks(self, worker: int, known: bool) -> None:
-        keeper = nth(self.hands, worker).name
-        self.promote(keeper, 500)
-        for one in self.sweep_all(keeper):
-            self.commit(keeper, one, fate(one, known=known))
+    @rule(ms=st.sampled_from((1_000, 5_000, 20_000, LEASE, 70_000, -20_000)), swept=st.booleans())
+    def time_passes(self, ms: int, swept: bool) -> None:
+        """`swept`: under a keeper, so that there is no outage. Or the server's clock is set back (R15)."""
+        if swept:
+            self.pass_time_swept(ms, [])
+        else:
+            self.bench.pass_time(ms)
 
-    @rule(worker=some, limit=st.sampled_from((500, 500, 1, 2)))
-    def keeper_promotes(self, worker: int, limit: int) -> None:
-        self.promote(nth(self.hands, worker).name, limit)
-
-    @rule(ms=st.sampled_from((1_000, 5_000, 20_000, 70_000, -20_000)))
-    def time_passes(self, ms: int) -> None:
-        """While nobody sweeps; or the server's clock is set back (R15)."""
-        self.bench.pass_time(ms)
-
-    @rule(ms=st.sampled_from((LEASE, LEASE, 10_000, 70_000)), beating=st.integers(0, 2))
-    def time_passes_under_a_keeper(self, ms: int, beating: int) -> None:
-        """Somebody sweeps all the time, though not these lanes; the first workers send heartbeats."""
-        self._time_passes(ms, self.hands[:beating])
-
-    def _time_passes(self, ms: int, beating: Sequence[Hand]) -> None:
-        while ms > 0:
-            step = min(ms, LEASE // 2)
-            ms -= step
-            self.bench.pass_time(step)
-            self._sweep_elsewhere()
-            for hand in beating:
-                if hand.held:
-                    self.beat(hand)
-
-    def _sweep_elsewhere(self) -> None:
-        call = scripts.recover(
-            clock=self.bench.clock,
-            worker="keeper",
-            lease_ms=LEASE,
-            retention_ms=RETENTION,
-            lane="empty",
-            kind="a",
-            count=100,
-        )
-        hold, _, found = self.bench.run(call, look=False)
-        assert (int(hold), found) == (keeping.note_sweep(self.model), [])
-
-    @rule(worker=some, known=st.booleans(), limit=st.integers(0, 2))
-    def worker_stalls(self, worker: int, known: bool, limit: int) -> None:
-        """It sends nothing until its leases are over. The others take over, and then it is back."""
-        stalled = nth(self.hands, worker)
-        other = next(hand for hand in self.hands if hand is not stalled)
-        self._time_passes(2 * LEASE, [hand for hand in self.hands if hand is not stalled])
-        for one in self.sweep_all(other.name):
-            self.commit(other.name, one, fate(one, known=known))
-        asked = self.ask(other, LANES, limit, quarantine=LANES)
-        self.hear(other, asked, self.exchange(asked))
+    @rule(worker=some, known=st.booleans(), limit=st.integers(0, 2), speaks=st.booleans())
+    def worker_stalls(self, worker: int, known: bool, limit: int, speaks: bool) -> None:
+        """It sends nothing until its leases are over. The others take over; then it settles what it held."""
+        stalled = self.busy(worker)
+        others = [hand for hand in self.hands if hand is not stalled]
+        self.pass_time_swept(2 * LEASE, others)
+        self.recover_dead(others[0].name, known=known)
+        asked = self.ask(others[0], LANES, limit, quarantine=LANES)
+        self.hear(others[0], asked, self.exchange(asked))
+        if speaks and stalled.held:
+            self.settle_rows(stalled.name, [self.row_of(held) for held in stalled.held])
+            stalled.held.clear()
 
     @rule(worker=some, known=st.booleans(), started=st.booleans(), later=st.sampled_from((0, LEASE)))
     def worker_comes_back_in_time(self, worker: int, known: bool, started: bool, later: int) -> None:
@@ -94,16 +63,14 @@ class Keepers(Protocol):
 
         `later`: then it stalls again, and what was judged is too old all the same.
         """
-        back, keeper = nth(self.hands, worker), nth(self.hands, worker + 1).name
-        if not back.held:
-            asked = self.ask(back, LANES, 2)
-            self.hear(back, asked, self.exchange(asked))
-        self._time_passes(2 * LEASE, [])
+        back = self.busy(worker)
+        keeper = nth(self.hands, worker + 1).name
+        self.pass_time_swept(2 * LEASE, [])
         judged = [(one, fate(one, known=known)) for one in self.sweep_all(keeper)]
         if started:
             self.settle_rows(back.name, [Row(held.claim, None) for held in back.held])
         else:
             self.beat(back)
-        self._time_passes(later, [])
+        self.pass_time_swept(later, [])
         for one in judged:
             self.commit(keeper, *one)

@@ -139,7 +139,7 @@ class Protocol(RuleBasedStateMachine):
             },
             fences={claim.job_id: claim.fence for claim in claims},
         )
-        if predicted.verdict == "OK" and not predicted.left_alone:
+        if predicted.verdict == "OK" and not (predicted.left_alone or asked.rows):
             self._nothing_left(room)
         expected = (predicted.verdict, sorted(predicted.claims, key=_by_job), settled)
         found = sorted((replace(claim, age_ms=0) for claim in claims), key=_by_job)
@@ -154,7 +154,10 @@ class Protocol(RuleBasedStateMachine):
             self.model.fence = claim.fence
 
     def _nothing_left(self, room: Room) -> None:
-        """A claim that could have taken more has read its lanes to the end."""
+        """A claim that could have taken more has read its lanes to the end.
+
+        Unless it met entries that it left alone, such as those of jobs that were settled in the same call.
+        """
         for (lane, kind), stream in self.model.streams.items():
             if room.fits(lane, kind):
                 assert not stream.undelivered(), f"claim left {stream.undelivered()} of {lane} {kind}: {room}"
@@ -206,6 +209,41 @@ class Protocol(RuleBasedStateMachine):
         pending = [place for place, stream in self.model.streams.items() if stream.pending]
         return [judged for lane, kind in pending for judged in self.sweep(keeper, lane, kind)]
 
+    def recover_dead(self, keeper: str, *, known: bool) -> None:
+        """Sweep, decide and commit."""
+        for judged in self.sweep_all(keeper):
+            self.commit(keeper, judged, fate(judged, known=known))
+
+    def keep(self, keeper: str, *, known: bool) -> None:
+        """One tick of a keeper: what is due, what is dead, what is nowhere."""
+        self.promote(keeper, 500)
+        dead = self.sweep(
+            keeper, LANES[0], "a"
+        )  # even if nothing is pending: a keeper that sweeps is no outage
+        for judged in dead + self.sweep_all(keeper) + self.repair(keeper):
+            self.commit(keeper, judged, fate(judged, known=known))
+
+    def pass_time_swept(self, ms: int, beating: Sequence[Hand]) -> None:
+        """Time under a keeper that looks elsewhere, so that there is no outage; `beating` send heartbeats."""
+        while ms > 0:
+            step = min(ms, LEASE // 2)
+            ms -= step
+            self.bench.pass_time(step)
+            call = scripts.recover(
+                clock=self.bench.clock,
+                worker="keeper",
+                lease_ms=LEASE,
+                retention_ms=RETENTION,
+                lane="empty",
+                kind="a",
+                count=100,
+            )
+            hold, _, found = self.bench.run(call, look=False)
+            assert (int(hold), found) == (keeping.note_sweep(self.model), [])
+            for hand in beating:
+                if hand.held:
+                    self.beat(hand)
+
     def repair(self, keeper: str) -> list[Candidate]:
         """One look at the place of every record."""
         ids = sorted(self.model.accepted)
@@ -224,8 +262,8 @@ class Protocol(RuleBasedStateMachine):
     def resync(self, hand: Hand) -> None:
         """A new connection: a new session, and what is ours and not held is offered (D5)."""
         call = scripts.session(worker=hand.name, own=hand.session, liveness_ms=LIVENESS, rows=["host", "h"])
-        reply = int(self.run(call))
-        self.confirm(claiming.open_session(self.model, hand.name, hand.session), reply)
+        reply = int(self.bench.run(call, look=False))
+        assert reply == claiming.open_session(self.model, hand.name, hand.session)
         hand.session, hand.broken = reply, False
         held = hand.places()
         hand.offers = [one for one in keeping.pending_of(self.model, hand.name) if one not in held]
@@ -287,7 +325,7 @@ class Protocol(RuleBasedStateMachine):
             if self._finished():
                 break
             self.bench.pass_time(self._pause())
-            self._keep(self.hands[0].name)
+            self.keep(self.hands[0].name, known=True)
         assert self._finished(), f"after {FAIR_ROUNDS} fair rounds: {self._open()}, {self.model.streams}"
         lives = self.bench.history.lives
         assert lives.keys() == self.model.accepted.keys()
@@ -306,23 +344,15 @@ class Protocol(RuleBasedStateMachine):
     def _work(self, hand: Hand) -> None:
         """Settle what is held, take what there is, and settle that, until nothing is left."""
         while True:
-            rows = [self._row_of(held) for held in hand.held]
+            rows = [self.row_of(held) for held in hand.held]
             asked = self.ask(hand, LANES, 20, quarantine=LANES, rows=rows)
             self.hear(hand, asked, self.exchange(asked))
             if not hand.held and not any(stream.undelivered() for stream in self.model.streams.values()):
                 return
 
-    def _row_of(self, held: Held) -> Row:
+    def row_of(self, held: Held) -> Row:
         held.row = held.row or Row(held.claim, Success())
         return held.row
-
-    def _keep(self, keeper: str) -> None:
-        self.promote(keeper, 500)
-        dead = self.sweep(
-            keeper, LANES[0], "a"
-        )  # even if nothing is pending: a keeper that sweeps is no outage
-        for judged in dead + self.sweep_all(keeper) + self.repair(keeper):
-            self.commit(keeper, judged, fate(judged, known=True))
 
     def _open(self) -> list[Job]:
         return [job for job in self.model.jobs.values() if not job.over]

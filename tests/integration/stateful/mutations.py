@@ -71,6 +71,7 @@ MUTATIONS = (
     Mutation(
         "finish: key stays open (D11)", FINISH, "  if (rec.ky or '') == '' then return end", "  do return end"
     ),
+    Mutation("finish: wakes nobody", "fragments/commit.lua", "    if rec.wake then", "    if false then"),
     Mutation("finish: no dead letter", FINISH, "if not QUIET[code] then", "if false then"),
     Mutation(
         "claim: session not compared (D5)", CLAIM, "'session') ~= session then", "'session') == '' then"
@@ -134,7 +135,7 @@ MUTATIONS = (
 
 
 def main(wanted: str) -> int:
-    """Print a row for each mutation whose name has `wanted` in it; the number of those that were not found."""
+    """Print a row for each mutation with `wanted` in its name; the number of those that were not found."""
     server = BenchServer("valkey")
     server.start()
     wire = Wire(server.url)

@@ -67,8 +67,8 @@ class Producers(Protocol):
         self.arrive(batch, [request for request in repeated if request.job_id not in gone])
 
 
-class Operators(Protocol):
-    """cancel, replay, discard."""
+class Operators(Producers):
+    """cancel, replay, discard, and the wait for a result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,30 +83,58 @@ class Operators(Protocol):
                 self.letters.append(one)
 
     @precondition(lambda self: self.model.accepted)
-    @rule(picks=st.lists(some, min_size=1, max_size=2), epoch=st.sampled_from((None, 0, 1)))
-    def cancel(self, picks: list[int], epoch: int | None) -> None:
-        ids = [nth(sorted(self.model.accepted), pick) for pick in picks]
-        rows = [word for one in ids for word in (one, "-" if epoch is None else str(epoch))]
+    @rule(
+        what=st.sampled_from(("cancel", "await")),
+        picks=st.lists(some, min_size=1, max_size=2),
+        off=st.integers(0, 1),
+    )
+    def somebody_asks(self, what: str, picks: list[int], off: int) -> None:
+        """For one or two jobs, or one of them twice; `off`: in another epoch than they are."""
+        if what == "cancel":
+            self._cancel(picks, off)
+        else:
+            self._await(picks[0], bool(off))
+
+    def _cancel(self, picks: list[int], off: int) -> None:
+        jobs = [nth(list(self.model.accepted.values()), pick) for pick in picks]
+        epochs = [job.epoch + off if pick % 2 else None for job, pick in zip(jobs, picks, strict=True)]
+        named = [(job.id, epoch) for job, epoch in zip(jobs, epochs, strict=True)]
+        rows = [word for job_id, epoch in named for word in (job_id, "-" if epoch is None else str(epoch))]
         call = scripts.cancel(clock=self.bench.clock, actor="operator", retention_ms=RETENTION, rows=rows)
         reply = texts(self.run(call))
-        self.confirm([operating.cancel(self.model, one, epoch) for one in ids], reply)
+        self.confirm([operating.cancel(self.model, *one) for one in named], reply)
+
+    def _await(self, pick: int, wait: bool) -> None:
+        job_id = nth(sorted(self.model.accepted), pick)
+        reply = self.run(scripts.watch(clock=self.bench.clock, job_id=job_id, wait=int(wait)))
+        found = reply[0] if isinstance(reply, list) else reply
+        self.confirm(producing.watch(self.model, job_id, wait), found.decode())
 
     @precondition(lambda self: self.letters)
     @rule(
+        what=st.sampled_from(("replay", "replay", "discard")),
         picks=st.lists(some, min_size=1, max_size=2),
-        epoch_off=st.sampled_from((0, 0, 0, 1)),
-        kept=st.booleans(),
+        off=st.sampled_from((0, 0, 1)),
+        rival=st.booleans(),
     )
-    def operator_handles_letters(self, picks: list[int], epoch_off: int, kept: bool) -> None:
-        """Replays or discards dead letters, some of which were handled before, or are twice in one call."""
+    def operator_handles_letters(self, what: str, picks: list[int], off: int, rival: bool) -> None:
+        """One or two dead letters, or one of them twice, some of which were handled before.
+
+        `rival`: another job has taken the key meanwhile.
+        """
         letters = [nth(self.letters, -1 - pick) for pick in picks]
+        buried = self.model.accepted[letters[0][1]].request
+        if rival and buried.key:
+            self.arrive([Request("", buried.lane, key=buried.key, fingerprint=buried.fingerprint)])
         wrapper, predict, task = (
-            (scripts.replay, operating.replay, ["-"]) if kept else (scripts.discard, operating.discard, [])
+            (scripts.replay, operating.replay, ["-"])
+            if what == "replay"
+            else (scripts.discard, operating.discard, [])
         )
-        rows = [word for entry, job, epoch in letters for word in (entry, job, str(epoch + epoch_off), *task)]
+        rows = [word for entry, job, epoch in letters for word in (entry, job, str(epoch + off), *task)]
         call = wrapper(clock=self.bench.clock, actor="operator", retention_ms=RETENTION, rows=rows)
         reply = texts(self.run(call))
-        expected = [predict(self.model, job, epoch + epoch_off, epoch) for _, job, epoch in letters]
-        if kept:
+        expected = [predict(self.model, job, epoch + off, epoch) for _, job, epoch in letters]
+        if what == "replay":
             self.damaged -= {job for (_, job, _), word in zip(letters, expected, strict=True) if word == "OK"}
         self.confirm(expected, reply)

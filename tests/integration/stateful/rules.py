@@ -13,11 +13,10 @@ from tests.integration.stateful.bench import LANES, LEASE
 from tests.integration.stateful.damage import Damage
 from tests.integration.stateful.keepers import Keepers
 from tests.integration.stateful.producers import Operators, requests
-from tests.integration.stateful.workers import Workers
 from tests.model.job import Request
 
 
-class QueueMachine(Operators, Workers, Keepers, Damage):
+class QueueMachine(Operators, Keepers, Damage):
     """A shard with producers, two workers, a keeper, an operator, and what can go wrong."""
 
     @initialize(
@@ -28,7 +27,7 @@ class QueueMachine(Operators, Workers, Keepers, Damage):
         for _ in range(2):
             self.worker_starts()
         if swept:
-            self.time_passes_under_a_keeper(LEASE, 0)
+            self.pass_time_swept(LEASE, [])
         self.arrive(batch)
         if taken:
             asked = self.ask(self.hands[0], LANES, taken)

@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
-from tests.integration.stateful.bench import LANES
+from tests.integration.stateful.bench import LANES, LEASE
 from tests.integration.stateful.hands import Asked, Hand, Row
 from tests.integration.stateful.machine import nth, some
 from tests.integration.stateful.producers import Producers, requests
@@ -69,9 +69,8 @@ class Workers(Producers):
             self.arrive(batch)
         hand = nth(self.hands, worker)
         for left in reversed(range(rounds)):
-            rows = [
-                self._row(hand, i, OUTCOMES[nth(outcomes, left + i)], True) for i in range(len(hand.held))
-            ]
+            ends = [OUTCOMES[nth(outcomes, left + i)] for i in range(len(hand.held))]
+            rows = [self._row(hand, i, end, True) for i, end in enumerate(ends)]
             asked = self.ask(hand, LANES, limit, quarantine=LANES[:1], rows=rows)
             self._send(hand, asked, "answered" if left else fate)
 
@@ -97,7 +96,16 @@ class Workers(Producers):
         held.row = held.row or Row(held.claim, outcome, ran)
         return held.row
 
-    @precondition(lambda self: any(hand.held for hand in self.hands))
+    def busy(self, worker: int) -> Hand:
+        """A worker that holds something; if nobody does, one takes what there is, or a job that arrives."""
+        if not any(hand.held for hand in self.hands):
+            hand = nth(self.hands, worker)
+            waiting = any(stream.undelivered() for stream in self.model.streams.values())
+            if not (waiting or hand.offers):
+                self.arrive([Request("", LANES[0])])
+            self._send(hand, self.ask(hand, LANES, 2, quarantine=LANES), "answered")
+        return nth([hand for hand in self.hands if hand.held] or self.hands, worker)
+
     @rule(
         worker=some,
         pick=some,
@@ -108,7 +116,9 @@ class Workers(Producers):
     )
     def settle(self, worker: int, pick: int, outcome: str, ran: bool, limit: int, fate: str) -> None:
         """In one exchange with the next claim, if `limit` asks for one."""
-        hand = nth([one for one in self.hands if one.held], worker)
+        hand = self.busy(worker)
+        if not hand.held:
+            return
         row = self._row(hand, pick, OUTCOMES[outcome], ran)
         if limit == 0 and fate == "answered":
             self.settle_rows(hand.name, [row])
@@ -116,11 +126,23 @@ class Workers(Producers):
         else:
             self._send(hand, self.ask(hand, LANES if limit else (), limit, rows=[row]), fate)
 
-    @precondition(lambda self: any(hand.held for hand in self.hands))
-    @rule(worker=some, pick=some, fate=fates)
-    def handler_starts(self, worker: int, pick: int, fate: str) -> None:
-        hand = nth([one for one in self.hands if one.held], worker)
-        self._send(hand, self.ask(hand, (), 0, rows=[self._row(hand, pick, None, True)]), fate)
+    @rule(worker=some, pick=some, what=st.sampled_from(("heartbeat", "start", "slow start")), fate=fates)
+    def worker_signals(self, worker: int, pick: int, what: str, fate: str) -> None:
+        """That it lives, or that a handler runs.
+
+        A slow start comes late in the lease and extends it; a sweep after the first lease must let it be.
+        """
+        hand = self.busy(worker)
+        if what == "heartbeat" or not hand.held:
+            self.beat(hand)
+            return
+        if what == "slow start":
+            self.pass_time_swept(LEASE // 2, [])
+        asked = self.ask(hand, (), 0, rows=[self._row(hand, pick, None, True)])
+        self._send(hand, asked, fate)
+        if what == "slow start":
+            self.pass_time_swept(LEASE // 2, [])
+            self.recover_dead(nth(self.hands, pick).name, known=True)
 
     @precondition(lambda self: self.late)
     @rule(pick=some)
@@ -130,23 +152,22 @@ class Workers(Producers):
         self.late.remove(asked)
         self.exchange(asked)
 
-    @rule(worker=some)
-    def heartbeat(self, worker: int) -> None:
-        self.beat(nth(self.hands, worker))
-
     @rule(
         worker=some,
         lane=st.sampled_from(LANES),
         then=st.sampled_from(("claimed", "claimed twice", "kept", "lost")),
         limit=st.integers(0, 2),
+        arriving=st.booleans(),
     )
-    def reader_reads(self, worker: int, lane: str, then: str, limit: int) -> None:
+    def reader_reads(self, worker: int, lane: str, then: str, limit: int, arriving: bool) -> None:
         """Entries are delivered without a claim, and offered to one.
 
         At once, or (`kept`) to the next. `claimed twice`: they were listed as our own meanwhile. `lost`: the
         read failed, and they are listed before the next claim (R18).
         """
         hand = nth(self.hands, worker)
+        if arriving:
+            self.arrive([Request("", lane)])
         found = self._read(hand, lane, "r") + self._read(hand, lane, "a")
         hand.offers += found * 2 if then == "claimed twice" else found
         if then == "lost":
