@@ -30,6 +30,7 @@ class Contender:
     #: Jobs in one call of its batch API; None: it has none.
     chunk: int | None = None
     slots: tuple[int, ...] = ALL_SLOTS
+    most_slots: int = 10_000
 
     @property
     def label(self) -> str:
@@ -49,9 +50,10 @@ _CATALOGUE = (
     Contender("arq", "", Runtime.PYTHON, 10_000, "results, 1 h"),
     Contender("saq", "", Runtime.PYTHON, 10_000, "the job, 10 min"),
     Contender("dramatiq", "", Runtime.PYTHON, 40_000, "nothing"),
-    Contender("huey", "", Runtime.PYTHON, 40_000, "results other than None"),
+    # Each of its threads takes a connection of a pool of 100: beyond that, workers fail and jobs are lost.
+    Contender("huey", "", Runtime.PYTHON, 40_000, "results other than None", slots=(1, 32), most_slots=96),
     Contender("celery", "threads", Runtime.PYTHON, 10_000, "nothing"),
-    Contender("rq", "", Runtime.PYTHON, 4_000, "results, 500 s", 500, slots=(1,)),
+    Contender("rq", "", Runtime.PYTHON, 4_000, "results, 500 s", 500, slots=(1,), most_slots=1),
 )
 
 CONTENDERS = {contender.label: contender for contender in _CATALOGUE}

@@ -76,11 +76,12 @@ class Bench:
         queued: int = self._fill(server, style, count, max(60.0, count / SLOWEST_FILL))["jobs"]
         return queued
 
-    def _slots(self, or_else: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        # Who has one slot and no more has them whatever was asked for.
-        if self.setting.slots is None or len(self.contender.slots) == 1:
+    def slots(self, or_else: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """The numbers of slots to run with: those asked for, up to the most that the contender can have."""
+        if self.setting.slots is None:
             return or_else or self.contender.slots
-        return self.setting.slots
+        most = self.contender.most_slots
+        return tuple(slots for slots in self.setting.slots if slots <= most) or (most,)
 
     def enqueue(self) -> Iterator[Figures]:
         for style in ("single", "batches", "producers"):
@@ -135,7 +136,7 @@ class Bench:
         }
 
     def throughput(self) -> Iterator[Figures]:
-        for slots in self._slots():
+        for slots in self.slots():
             jobs = self.setting.jobs or round(self.contender.jobs * self.setting.effort.share)
             if slots == 1 and len(self.contender.slots) > 1:
                 jobs = max(1_000, round(jobs * SERIAL_SHARE))
@@ -147,7 +148,7 @@ class Bench:
                 yield figures
 
     def latency(self) -> Iterator[Figures]:
-        slots = min(32, max(self.contender.slots))
+        slots = min(32, self.contender.slots[-1])
         jobs = self.setting.effort.paced_jobs
         with self._server() as server:
             options = _options(url=server.url, slots=slots, expect=jobs)
@@ -163,7 +164,7 @@ class Bench:
         yield {"slots": slots, "paced_per_s": jobs / paced["seconds"], **run}
 
     def depth(self) -> Iterator[Figures]:
-        slots = self._slots(or_else=(min(32, max(self.contender.slots)),))[-1]
+        slots = self.slots(or_else=(min(32, self.contender.slots[-1]),))[-1]
         for depth in self.setting.effort.depths:
             with self._server() as server:
                 empty = server.memory()
@@ -175,7 +176,7 @@ class Bench:
         """Where the worker's time goes, by function; under the profiler all is slower, calls most of all."""
         if self.contender.runtime is Runtime.NODE:
             raise Failed("profile: only workers in Python")
-        slots = self._slots()[-1]
+        slots = self.slots()[-1]
         jobs = self.setting.jobs or round(self.contender.jobs * self.setting.effort.share)
         with self._server() as server, tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "profile")

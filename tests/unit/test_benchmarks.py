@@ -150,6 +150,24 @@ def test_a_name_that_is_no_contender_is_refused(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
+    ("label", "asked", "given"),
+    [
+        ("streamworker", None, (1, 32, 256)),
+        ("streamworker", (8, 300), (8, 300)),
+        ("huey", (1, 256), (1,)),
+        ("rq", (256,), (1,)),
+    ],
+)
+def test_a_contender_gets_no_more_slots_than_it_can_have(
+    label: str, asked: tuple[int, ...] | None, given: tuple[int, ...], tmp_path: Path
+) -> None:
+    contender = CONTENDERS[label]
+    setting = Setting(Kind.VALKEY, Aof.OFF, catalogue.SHORT, slots=asked)
+
+    assert Bench(Environment(contender, tmp_path), setting).slots() == given
+
+
+@pytest.mark.parametrize(
     ("scenario", "figures"),
     [
         (Bench.throughput, {"slots": 32, "jobs": 200, "complete": True, "repeats": 0}),
