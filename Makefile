@@ -45,7 +45,7 @@ demo: venv ## Run a small shop on embedded servers, kill a worker, and account f
 	$(PY) -m streamworker demo $(ARGS)
 
 test: venv ## Run all tests
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: venv ## Check style, formatting, types and the direction of imports
 	$(VENV)/bin/ruff check .

@@ -69,7 +69,7 @@ def test_a_listing_that_was_cut_says_so(desk: Desk) -> None:
 
     found = desk.json("jobs", "list", "--limit", "3")
     shown = desk.call("jobs", "list", "--limit", "3")
-    whole = desk.call("jobs", "list", "--limit", "5")
+    whole = desk.call("jobs", "list", "--limit", "50")
 
     assert (len(found["items"]), found["complete"]) == (3, False)
     assert "3 jobs, 3 records read; there may be more: narrow it by options, or raise --limit" in shown.stderr

@@ -96,8 +96,8 @@ def test_every_job_is_accounted_for(tmp_path: Path) -> None:
         assert one.process.returncode == 0
         assert account["accepted"] == account["succeeded"] + account["dead_lettered"] > 1000
         assert (account["pending"], account["double_outcomes"]) == (0, 0)
-        # The job that kills its worker starts three times; the demo's own kill may be one of these deaths.
-        assert account["kills"] >= 3
+        # The demo's own, and the first start of the job that kills its worker: later ones take a child only.
+        assert account["kills"] >= 2
         assert account["dead_lettered"] >= 10
         assert "killed by the demo" in progress
         assert "killed by the job that it ran" in progress
