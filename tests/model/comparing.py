@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from streamworker.core.job import Record
 from streamworker.store.keys import is_live_state
@@ -183,11 +184,16 @@ def _lives(shard: Shard, seen: Seen) -> Iterator[str]:
         elif family == "key":
             lasting = seen.keys[rest].endswith(" open")
         else:
-            if ttl == -1 and not is_live_state(f"{{shard:0}}:{name}"):
+            if ttl == -1 and not _may_stay(name):
                 yield f"{name} has no TTL and is no live state"
             continue
         if lasting != (ttl == -1):
             yield f"{name} lives for {ttl} ms"
+
+
+@cache
+def _may_stay(name: str) -> bool:
+    return is_live_state(f"{{shard:0}}:{name}")
 
 
 def _depth(job: Job) -> str | None:

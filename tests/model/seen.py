@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from streamworker.core.job import Record
@@ -66,6 +67,8 @@ class Seen:
         return self.streams.get((lane, kind)) or SeenStream()
 
 
+#: Most records are as they were a step ago.
+_record = lru_cache(maxsize=1000)(Record.parse)
 _KIND_OF = {suffix.removeprefix(":"): kind for kind, suffix in STREAM_SUFFIX.items()}
 
 
@@ -78,7 +81,7 @@ def parse(reply: Any, prefix: str, read_to: str) -> Seen:
         family, _, rest = name.partition(":")
         match family:
             case "job":
-                seen.records[rest] = Record.parse(rest, value)
+                seen.records[rest] = _record(rest, value)
             case "body":
                 seen.bodies[rest] = pairs(value)
             case "key":

@@ -15,7 +15,8 @@ from tests.integration.stateful.rules import QueueMachine
 EXAMPLES = int(os.environ.get("STREAMWORKER_STATEFUL_EXAMPLES", "200"))
 #: Other sequences each time, instead of always the same.
 RANDOM = os.environ.get("STREAMWORKER_STATEFUL_SEED") == "random"
-STEPS = 40
+#: Rules in one of them; many a rule is several steps of the protocol.
+STEPS = 30
 
 
 def run_examples(
