@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -278,33 +277,36 @@ class _Parts:
         self.crons.stop()
         self.pump.stop_claiming()
         self.reader.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.worker.grace):
-                await _first(self.pump.idle(), self.worker._at_once.wait())
+        # anyio's limits: in a task that was cancelled, asyncio.timeout of Python before 3.11.3 raises
+        # CancelledError when its time is over, and the good-bye would end there.
+        with anyio.move_on_after(self.worker.grace):
+            await _first(self.pump.idle(), self.worker._at_once.wait())
         now = asyncio.get_running_loop().time()
         left = self.pump.holdings.running()
         for running in left:
             running.tell(Stop.SHUTDOWN, now)
         if left:
             await self._until_told(left)
-        try:
-            async with asyncio.timeout(FAREWELL):
+        problem: object = "it did not answer in time"
+        with anyio.move_on_after(FAREWELL) as limit:
+            try:
                 await self.pump.drained()
-                await (
-                    self.reader.ended.wait()
-                )  # its last read is over: what it got is in our pending list (R18)
+                # Its last read is over: what it got is in our pending list (R18).
+                await self.reader.ended.wait()
                 await self.pump.hand_back()
                 self.heartbeat.stop()  # it would take the key that we remove now for one that was lost
                 await self._forget()
-        except (TimeoutError, StreamworkerError) as error:
-            log.warning("not everything could be told to Redis; recovery will find it: %s", error)
+                problem = None
+            except StreamworkerError as error:
+                problem = error
+        if problem is not None or limit.cancelled_caught:
+            log.warning("not everything could be told to Redis; recovery will find it: %s", problem)
         self.keeper.stop()
 
     async def _until_told(self, left: Iterable[object]) -> None:
         """Give cancelled handlers a moment; those that ignore it are handed back over their heads."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self.pump.idle()
+        with anyio.move_on_after(1.0):
+            await self.pump.idle()
         for running in self.pump.holdings.running():
             log.warning(
                 "job %s of task %s did not end when cancelled (cancel_unresponsive); handed back",

@@ -48,7 +48,7 @@ def drain(shard: Shard) -> None:
     shard.elapse(LEASE)
     while True:
         shard.promote()
-        plan = "normal 0 100 0\nnormal 0 1 q"
+        plan = "normal 0 100 0\nnormal 1 0 q"
         claims = shard.claim("drain", plan=plan)
         for claim in claims:
             assert shard.settle(claim, Success()) == "OK"
