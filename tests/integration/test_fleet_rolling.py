@@ -27,7 +27,7 @@ PROCESSES = 4
 #: Seconds that a job runs, so that each restart finds some under way.
 WORK = 0.05
 #: Below this, in seconds, a p99 is noise of a busy machine.
-NOISE = 0.1
+NOISE = 0.25
 
 
 @dataclass(slots=True)
