@@ -121,18 +121,25 @@ local function take(lane, kind, entry, id, env, offered)
   return take_held(rec, lane, kind, entry, env, offered)
 end
 
+local drained = {}                       -- streams that gave less than they were asked for: no need to ask again
+
 local function read(lane, kind, count)   -- how many entries were delivered
   local stream = LANE .. lane .. SUFFIX[kind]
+  if drained[stream] then return 0 end
   local reply
   for try = 1, 2 do
     -- pcall: XREADGROUP is never refused under OOM, and a missing group (R9) is made again at 0 (R8)
     reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count, 'STREAMS', stream, '>')
-    if not reply then return 0 end
+    if not reply then
+      drained[stream] = true
+      return 0
+    end
     if not reply.err then break end
     if try == 2 or not string.find(reply.err, 'NOGROUP', 1, true) then error(reply.err) end
     redis.call('XGROUP', 'CREATE', stream, 'workers', '0', 'MKSTREAM')
   end
   local entries = reply[1][2]
+  if #entries < count then drained[stream] = true end
   for i = 1, #entries do
     local fields = entries[i][2]
     take(lane, kind, entries[i][1], fields[2], fields[4], false)
