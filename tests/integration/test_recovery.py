@@ -266,11 +266,8 @@ async def test_a_frozen_worker_that_comes_back_records_nothing_any_more(
         (tmp_path / "go").touch()
         assert await job.result(10) == 2  # processing: the attempt was charged
         zombie.resume()
-        await wait_until_async(
-            lambda: not [mark for mark in journal.running() if mark.pid == zombie.pid],
-            what="it ends there too",
-        )
-        # Both can still do their work.
+        # The late handler ends by itself or is cancelled as lost, whichever comes first; either way it has
+        # had its chance once the worker that ran it has ended. Both can still do their work.
         more = [await client.enqueue("work", {}) for _ in range(20)]
         assert [await each.result(10) for each in more] == [1] * 20
         for worker in (zombie, heir):
