@@ -50,8 +50,8 @@ class Answer:
 def calls(settings: Settings, pump: Pump) -> Iterator[tuple[dict[str, int], scripts.Call]]:
     """The calls of one beat, each with the claims (job id to fence) that it renews; one call at least."""
     held = [(running.claim.job_id, running.claim.fence) for running in list(pump.holdings.by_job.values())]
-    for start in range(0, max(1, len(held)), scripts.BATCH):
-        chunk = held[start : start + scripts.BATCH]
+    for start in range(0, max(1, len(held)), CHUNK):
+        chunk = held[start : start + CHUNK]
         yield (
             dict(chunk),
             scripts.heartbeat(

@@ -128,7 +128,7 @@ class Keeper:
             self.promoted += promoted
             if promoted < PROMOTE_COUNT and expired < PROMOTE_COUNT:
                 return
-            if time.monotonic() >= self._next_sweep:
+            if asyncio.get_running_loop().time() >= self._next_sweep:
                 return
 
     async def sweep(self, lane: str, kind: str) -> None:
