@@ -13,7 +13,7 @@ from typing import Any
 from streamworker.core.errors import StreamworkerError
 from streamworker.settings import Settings
 from streamworker.store.caller import backoff
-from streamworker.store.connection import Link, ReplyError
+from streamworker.store.connection import Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, Keys
 from streamworker.worker.pump import Pump
 from streamworker.worker.session import Entry
@@ -29,10 +29,10 @@ ERROR_PAUSE = 0.1
 class Reader:
     """Blocks on the lanes' streams whenever the pump has found nothing to claim."""
 
-    def __init__(self, settings: Settings, pump: Pump) -> None:
+    def __init__(self, settings: Settings, pump: Pump, *, opens: Opens = Link) -> None:
         self._keys = Keys(settings.namespace)
         self._pump = pump
-        self._link = Link(settings.redis_url, timeout=BLOCK_MS / 1000 + 3)
+        self._link = opens(settings.redis_url, timeout=BLOCK_MS / 1000 + 3)
         self._wanted = asyncio.Event()
         self._stopping = False
         self._client_id: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from streamworker.settings import Settings
 from streamworker.store import scripts
-from streamworker.store.connection import Link, ReplyError
+from streamworker.store.connection import Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 
 #: Entries that one look at our own pending list asks for.
@@ -20,9 +20,15 @@ class Session:
     """A connection with a number that rises whenever a claim may have been lost (D5)."""
 
     def __init__(
-        self, settings: Settings, worker: str, lanes: Iterable[str], facts: Mapping[str, str]
+        self,
+        settings: Settings,
+        worker: str,
+        lanes: Iterable[str],
+        facts: Mapping[str, str],
+        *,
+        opens: Opens = Link,
     ) -> None:
-        self.link = Link(settings.redis_url)
+        self.link = opens(settings.redis_url)
         self.keys = Keys(settings.namespace)
         self.worker = worker
         self.number = 0
