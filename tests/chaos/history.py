@@ -1,0 +1,193 @@
+"""What happened in one run, as plain values: what handlers, producers, the log, the bench and Redis say.
+
+The bench collects a `History` from real processes, the simulation makes one from its own; `checker.check`
+judges both. Times are seconds since the epoch, by the one clock that all processes of a run and Redis share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from streamworker.core.job import Record
+from streamworker.core.retry import MAX_STRIKES
+from streamworker.core.states import Disposition
+from streamworker.store.events import Transition
+from streamworker.store.scripts import MAX_STARTS
+
+#: Attempts of a task that declares nothing.
+DEFAULT_ATTEMPTS = 4
+
+
+class Told(StrEnum):
+    """What a handler wrote down last, before it gave control back."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """One enqueue that was answered. With DUPLICATE the id is that of the job which held the key."""
+
+    job_id: str
+    task: str
+    lane: str
+    disposition: Disposition = Disposition.ACCEPTED
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A handler began."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A handler is about to give control back; a killed one has none."""
+
+    job_id: str
+    fence: int
+    worker: str
+    at: float
+    told: Told
+
+
+class FaultKind(StrEnum):
+    """What the bench did. All but `HINTS` explain that a handler started twice."""
+
+    KILL = "kill"  # a worker process is dead from `begin` on; nobody else was hurt
+    FREEZE = "freeze"  # a worker process stood still
+    OUTAGE = "outage"  # a worker (or, with no name, all of them) could not reach Redis, or Redis was away
+    STALL = "stall"  # the whole machine stood still, as the bench saw by its own clock
+    HINTS = "hints"  # liveness, election or sweep keys were deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault; without `end` a moment, of which what is dead stays dead."""
+
+    kind: FaultKind
+    begin: float
+    end: float | None = None
+    #: The worker that it struck, by the id that the log has; None: all.
+    worker: str | None = None
+    #: From when on somebody could sweep again, if it stopped the sweeps: D6 then holds for one lease.
+    sweeps_from: float | None = None
+
+    @property
+    def until(self) -> float:
+        return self.begin if self.end is None else self.end
+
+    def strikes(self, worker: str, since: float, until: float) -> bool:
+        """Whether it struck this worker at some time from `since` to `until`."""
+        return self.worker in (None, worker) and self.begin <= until and self.until >= since
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What was in force."""
+
+    lease: float  # seconds
+    #: Attempts at most by task, for those that do not have the default.
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    #: Claims at most by task, for those that do not have the default.
+    starts: Mapping[str, int] = field(default_factory=dict)
+    strikes: int = MAX_STRIKES
+    #: Seconds that a busy machine may take beyond D6's bound.
+    margin: float = 1.0
+
+    @property
+    def sweep(self) -> float:
+        """Between two sweeps (D6)."""
+        return self.lease / 6
+
+    @property
+    def succession(self) -> float:
+        """Until another worker does a dead keeper's work: at most a third of a lease (D6)."""
+        return self.lease / 3
+
+    def attempts_of(self, task: str) -> int:
+        return self.attempts.get(task, DEFAULT_ATTEMPTS)
+
+    def starts_of(self, task: str) -> int:
+        return self.starts.get(task, MAX_STARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What Redis held when all was over."""
+
+    #: Entries and pending entries of each lane stream that has any.
+    streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    #: Members of the schedule, the deadlines and the gates, where there are any.
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    #: Counters of what is open that are not zero.
+    counters: Mapping[str, int] = field(default_factory=dict)
+    #: Keys that will stay for ever and are no live state.
+    immortal: Collection[str] = ()
+    records: Mapping[str, Record] = field(default_factory=dict)
+    #: Job ids of the dead letters, once for each letter.
+    dead_letters: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One run from an empty queue to an empty queue."""
+
+    limits: Limits
+    accepted: Sequence[Accepted] = ()
+    #: Jobs whose enqueue was never answered: they may be missing, but not half there.
+    maybe: Collection[str] = ()
+    starts: Sequence[Start] = ()
+    ends: Sequence[End] = ()
+    transitions: Sequence[Transition] = ()  # in the log's order
+    #: Entries of the log that were trimmed before anybody read them.
+    unread: int = 0
+    faults: Sequence[Fault] = ()
+    #: None: nobody looked.
+    final: Final | None = None
+
+
+@dataclass(slots=True)
+class Life:
+    """One job as the parts of a history tell it, each in its own order."""
+
+    job_id: str
+    edges: list[Transition] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+
+    @property
+    def task(self) -> str:
+        return self.edges[0].facts.get("task", "") if self.edges else ""
+
+
+def lives(history: History) -> dict[str, Life]:
+    """The history by job."""
+    found: dict[str, Life] = {}
+
+    def of(job_id: str) -> Life:
+        life = found.get(job_id)
+        if life is None:
+            life = found[job_id] = Life(job_id)
+        return life
+
+    for edge in history.transitions:
+        of(edge.job_id).edges.append(edge)
+    for start in _by_fence(history.starts):
+        of(start.job_id).starts.append(start)
+    for end in history.ends:
+        of(end.job_id).ends.append(end)
+    return found
+
+
+def _by_fence(starts: Iterable[Start]) -> list[Start]:
+    return sorted(starts, key=lambda start: (start.fence, start.at))

@@ -1,0 +1,108 @@
+"""Deaths and what became of what was in flight: recovery times against D6's bound, second starts by cause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.history import Fault, FaultKind, History, Life, Limits
+from tests.chaos.holdings import Holding, holdings
+from tests.chaos.rules import repeated, shown
+from tests.chaos.verdict import Kind, Violation
+
+#: What explains a second start, the most particular first.
+CAUSES = (FaultKind.KILL, FaultKind.FREEZE, FaultKind.OUTAGE, FaultKind.STALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One job that a worker held when it stopped."""
+
+    fault: Fault
+    holding: Holding
+    #: Seconds from the stop to the end of the claim; None: it never ended.
+    seconds: float | None
+    #: Seconds that D6 allows, the margin included.
+    allowed: float
+
+    @property
+    def late(self) -> bool:
+        return self.seconds is None or self.seconds > self.allowed
+
+
+def allowed_seconds(stopped: float, faults: Iterable[Fault], limits: Limits) -> float:
+    """How long after a worker stopped its jobs may wait for their recovery (D6).
+
+    Lease and one sweep while somebody sweeps. What stops the sweeps meanwhile puts it off: a successor has to
+    be elected, and nothing is recovered for one lease more.
+    """
+    due = stopped + limits.lease + limits.sweep
+    for fault in sorted(faults, key=lambda fault: fault.begin):
+        if fault.sweeps_from is not None and fault.begin < due:
+            due = max(due, fault.sweeps_from + limits.succession + limits.lease + limits.sweep)
+    return due + limits.margin - stopped
+
+
+def recoveries(history: History, jobs: Mapping[str, Life]) -> Iterator[Recovery]:
+    """Every job that a killed or frozen worker held, and that it could not end itself any more."""
+    by_worker: dict[str, list[Holding]] = defaultdict(list)
+    for life in jobs.values():
+        for holding in holdings(life):
+            by_worker[holding.claim.worker or ""].append(holding)
+    for fault in history.faults:
+        if fault.kind not in (FaultKind.KILL, FaultKind.FREEZE) or fault.worker is None:
+            continue
+        allowed = allowed_seconds(fault.begin, history.faults, history.limits)
+        thawed = None if fault.kind is FaultKind.KILL else fault.until
+        for holding in by_worker[fault.worker]:
+            over = None if holding.over is None else holding.over.at_ms / 1000
+            if holding.since > fault.begin or (over is not None and over <= fault.begin):
+                continue  # not in flight
+            if thawed is not None and thawed <= fault.begin + allowed and (over is None or over > thawed):
+                continue  # it came back in time to go on
+            yield Recovery(fault, holding, None if over is None else over - fault.begin, allowed)
+
+
+def in_time(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
+    """What was in flight at a death is recovered within D6's bound."""
+    for recovery in recoveries(history, jobs):
+        if recovery.late:
+            over = recovery.holding.over
+            evidence = (
+                f"after the {recovery.fault.kind} of {recovery.fault.worker} at {recovery.fault.begin:.3f} "
+                f"recovery took {recovery.seconds} s, {recovery.allowed:.3f} s are allowed: "
+                f"{'it never ended' if over is None else shown(over)}"
+            )
+            yield Violation(Kind.LATE_RECOVERY, recovery.holding.claim.job_id, evidence)
+
+
+def cause_of(holding: Holding, following: Holding, faults: Sequence[Fault]) -> FaultKind | None:
+    """The fault that struck the first holder while it held the job, before the second start."""
+    first, second = holding.starts[-1], following.starts[0]
+    since = min(holding.since, first.at)
+    for kind in CAUSES:
+        for fault in faults:
+            if fault.kind is kind and fault.strikes(first.worker, since, second.at):
+                return kind
+    return None
+
+
+def second_starts(
+    history: History, jobs: Mapping[str, Life]
+) -> Iterator[tuple[Holding, Holding, FaultKind | None]]:
+    """Each start that repeats one without an outcome, with its cause; None: nothing explains it."""
+    for life in jobs.values():
+        if len(life.starts) > 1:
+            for holding, following in repeated(holdings(life)):
+                yield holding, following, cause_of(holding, following, history.faults)
+
+
+def explained(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
+    """A handler starts again without an outcome in between only if a fault struck its holder in flight."""
+    for holding, following, cause in second_starts(history, jobs):
+        if cause is None:
+            first, second = holding.starts[-1], following.starts[0]
+            over = "nothing" if holding.over is None else shown(holding.over)
+            evidence = f"{first} was followed by {second}; nothing struck {first.worker}; in between {over}"
+            yield Violation(Kind.UNEXPLAINED_START, first.job_id, evidence)

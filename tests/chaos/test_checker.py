@@ -1,0 +1,366 @@
+"""The judge sees what is wrong: each kind of bad history is made by hand, and found; good ones pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamworker.core.job import Record
+from streamworker.core.states import HELD, Disposition, Status
+from streamworker.store.events import Transition
+from tests.chaos.checker import Kind, check, report
+from tests.chaos.history import Accepted, End, Fault, FaultKind, Final, History, Limits, Start, Told, lives
+from tests.chaos.recovery import allowed_seconds, second_starts
+
+#: When a made-up job is enqueued, in seconds; each edge comes a second later.
+T0 = 1000.0
+LIMITS = Limits(lease=2.0, margin=0.0, attempts={"t": 3}, starts={"t": 4})
+ONCE = "claimed processing succeeded:returned"
+#: Worker `a` dies with the job in its hands, and `b` runs it.
+DIED = "claimed@a processing retry_scheduled:recovered claimed@b processing succeeded:returned"
+KILL = Fault(FaultKind.KILL, T0 + 2.5, worker="a")
+
+
+class Story:
+    """A made-up job: `state[:reason][@worker]` for each edge after the enqueue, a second apart.
+
+    Each claim has the fence 10, 20 …, its handler starts with `processing` and ends just before an outcome.
+    """
+
+    def __init__(self, path: str = ONCE, *, job: str = "j", task: str = "t", at: float = T0) -> None:
+        self.job = job
+        self.edges = [
+            self._edge(None, Status.QUEUED, at, 0, 0, "enqueued", None, 1, {"task": task, "lane": "normal"})
+        ]
+        self.starts: list[Start] = []
+        self.ends: list[End] = []
+        attempt, fence, worker = 0, 0, "a"
+        for version, word in enumerate(path.split(), 2):
+            word, _, who = word.partition("@")
+            name, _, reason = word.partition(":")
+            status, before, at = Status(name), self.edges[-1].to_status, at + 1.0
+            worker = who or worker
+            if status is Status.CLAIMED:
+                attempt, fence = attempt + 1, fence + 10
+            if status is Status.QUEUED or (reason == "recovered" and before is Status.CLAIMED):
+                attempt -= 1
+            if status is Status.PROCESSING:
+                self.starts.append(Start(job, attempt, fence, worker, at))
+            if before is Status.PROCESSING and reason in ("returned", "error"):
+                told = Told.RETURNED if reason == "returned" else Told.RAISED
+                self.ends.append(End(job, fence, worker, at - 0.1, told))
+            facts = {"code": "worker_lost"} if status is Status.FAILED_TERMINAL else {}
+            reason = reason or str(status)
+            self.edges.append(self._edge(before, status, at, attempt, fence, reason, worker, version, facts))
+
+    def _edge(
+        self,
+        before: Status | None,
+        after: Status,
+        at: float,
+        attempt: int,
+        fence: int,
+        reason: str,
+        worker: str | None,
+        version: int,
+        facts: dict[str, str],
+    ) -> Transition:
+        at_ms = round(at * 1000)
+        return Transition(
+            self.job, 0, version, before, after, at_ms, attempt, fence, reason, worker, "settle", facts
+        )
+
+    def change(self, number: int, /, **changes: object) -> Story:
+        self.edges[number - 1] = replace(self.edges[number - 1], **changes)  # type: ignore[arg-type]
+        return self
+
+    def record(self, **changes: int) -> Record:
+        last = self.edges[-1]
+        starts = sum(edge.to_status is Status.CLAIMED for edge in self.edges)
+        record = Record(
+            self.job,
+            last.to_status,
+            last.attempt,
+            starts,
+            0,
+            last.version,
+            last.epoch,
+            0,
+            0,
+            {"la": "normal"},
+        )
+        return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def run(*stories: Story, **parts: object) -> History:
+    """A history of these jobs, all of them accepted."""
+    history = History(
+        LIMITS,
+        accepted=[Accepted(story.job, "t", "normal") for story in stories],
+        starts=[start for story in stories for start in story.starts],
+        ends=[end for story in stories for end in story.ends],
+        transitions=[edge for story in stories for edge in story.edges],
+        final=Final(),
+    )
+    letters = [story.job for story in stories if story.edges[-1].to_status is Status.FAILED_TERMINAL]
+    history = replace(history, final=Final(dead_letters=letters))
+    return replace(history, **parts)  # type: ignore[arg-type]
+
+
+def kinds(history: History) -> set[Kind]:
+    return {violation.kind for violation in check(history)}
+
+
+GOOD: dict[str, History] = {
+    "one that runs once": run(Story()),
+    "one that fails and runs again": run(
+        Story("claimed processing retry_scheduled:error claimed processing succeeded:returned")
+    ),
+    "one that is handed back": run(
+        Story("claimed processing queued:shutdown claimed processing succeeded:returned")
+    ),
+    "one whose worker was killed": run(Story(DIED), faults=[KILL]),
+    "one that was never claimed": run(
+        Story("failed_terminal:cancelled").change(2, facts={"code": "cancelled"}), final=Final()
+    ),
+    "a crash loop": run(
+        Story(
+            "claimed processing retry_scheduled:recovered claimed retry_scheduled:recovered "
+            "claimed processing failed_terminal:died"
+        ),
+        faults=[KILL],
+    ),
+    "a claim under a newer fence after a lost reply": run(
+        Story().change(4, fence=12),
+        starts=[Start("j", 1, 12, "a", T0 + 2)],
+        ends=[End("j", 12, "a", T0 + 2.5, Told.RETURNED)],
+    ),
+    "an enqueue that was never answered": run(Story(), accepted=[], maybe=["j", "k"]),
+    "a key that is free again": run(
+        Story(),
+        Story(job="k", at=T0 + 10),
+        accepted=[Accepted(job, "t", "normal", key="x") for job in "jk"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_histories_pass(name: str) -> None:
+    assert report(check(GOOD[name])) == ""
+
+
+def _replayed() -> Story:
+    story = Story("claimed processing failed_terminal:error")
+    story.edges.append(
+        replace(
+            story.edges[-1],
+            version=5,
+            epoch=1,
+            from_status=Status.FAILED_TERMINAL,
+            to_status=Status.QUEUED,
+            attempt=0,
+            reason="replayed",
+        )
+    )
+    return story
+
+
+FINAL = Final()
+TWICE = "claimed processing retry_scheduled:error claimed processing succeeded:returned"
+BAD: dict[str, tuple[Kind, History]] = {
+    "accepted and unknown": (
+        Kind.LOST,
+        run(Story(), accepted=[Accepted(job, "t", "normal") for job in "jk"]),
+    ),
+    "a duplicate of nothing": (
+        Kind.LOST,
+        run(
+            Story(),
+            accepted=[Accepted("j", "t", "normal"), Accepted("k", "t", "normal", Disposition.DUPLICATE)],
+        ),
+    ),
+    "never over": (Kind.LOST, run(Story("claimed processing"))),
+    "never over after a replay": (Kind.LOST, run(_replayed(), final=Final())),
+    "from nowhere": (Kind.UNASKED, run(Story(), accepted=[])),
+    "a handler of a job that nobody asked for": (
+        Kind.UNASKED,
+        run(Story(), starts=[*Story().starts, Start("k", 1, 1, "a", T0)]),
+    ),
+    "trimmed unread": (Kind.UNREAD, run(Story(), unread=1)),
+    "a gap in the versions": (Kind.BROKEN_CHAIN, run(Story().change(4, version=5))),
+    "the same version twice": (Kind.BROKEN_CHAIN, run(Story().change(4, version=3))),
+    "no beginning": (Kind.BROKEN_CHAIN, run(Story(), transitions=Story().edges[1:])),
+    "a jump": (Kind.BROKEN_CHAIN, run(Story(TWICE).change(5, from_status=Status.QUEUED))),
+    "an epoch without a replay": (Kind.BROKEN_CHAIN, run(Story().change(4, epoch=1))),
+    "an edge that is none": (Kind.ILLEGAL_EDGE, run(Story("processing succeeded:returned"))),
+    "a life after the end": (
+        Kind.ILLEGAL_EDGE,
+        run(Story(f"{ONCE} claimed processing succeeded:returned")),
+    ),
+    "two ends": (Kind.DOUBLE_OUTCOME, run(Story(f"{ONCE} claimed processing succeeded:returned"))),
+    "two outcomes of one claim": (Kind.DOUBLE_OUTCOME, run(Story(TWICE).change(7, fence=10))),
+    "the outcome of an older claim": (Kind.STALE_ACCEPTED, run(Story(TWICE).change(7, fence=15))),
+    "an outcome under the fence before the newest": (
+        Kind.STALE_ACCEPTED,
+        run(Story(), starts=[Start("j", 1, 12, "a", T0 + 2)]),
+    ),
+    "a fence that fell": (Kind.FENCE_FELL, run(Story(TWICE).change(5, fence=9))),
+    "success that nobody told": (Kind.FALSE_OUTCOME, run(Story(), ends=[])),
+    "success of a handler that raised": (
+        Kind.FALSE_OUTCOME,
+        run(Story(), ends=[End("j", 10, "a", T0, Told.RAISED)]),
+    ),
+    "success of a handler under another fence": (
+        Kind.FALSE_OUTCOME,
+        run(Story(), ends=[End("j", 11, "a", T0, Told.RETURNED)]),
+    ),
+    "a claim that charges nothing": (Kind.MISCOUNTED, run(Story().change(2, attempt=0))),
+    "a retry that gives the attempt back": (Kind.MISCOUNTED, run(Story(TWICE).change(4, attempt=0))),
+    "a death before the start that is charged": (
+        Kind.MISCOUNTED,
+        run(Story("claimed retry_scheduled:recovered").change(3, attempt=1)),
+    ),
+    "a hand-back that is charged": (
+        Kind.MISCOUNTED,
+        run(Story("claimed processing queued:shutdown").change(4, attempt=1)),
+    ),
+    "an attempt too many": (
+        Kind.TOO_MANY_ATTEMPTS,
+        run(Story(f"{'claimed processing retry_scheduled:error ' * 3} {ONCE}")),
+    ),
+    "a start too many": (
+        Kind.TOO_MANY_STARTS,
+        run(Story(f"{'claimed processing queued:snoozed ' * 4} {ONCE}")),
+    ),
+    "a third strike that is no end": (
+        Kind.TOO_MANY_STRIKES,
+        run(Story(f"{'claimed retry_scheduled:recovered ' * 3} {ONCE}")),
+    ),
+    "a start without a claim": (
+        Kind.UNCLAIMED_START,
+        run(Story(), starts=[*Story().starts, Start("j", 1, 9, "a", T0)]),
+    ),
+    "two starts under one claim": (
+        Kind.STARTED_TWICE,
+        run(Story(), starts=[*Story().starts, Start("j", 1, 10, "b", T0)]),
+    ),
+    "a second start for no reason": (Kind.UNEXPLAINED_START, run(Story(DIED))),
+    "a second start after somebody else's death": (
+        Kind.UNEXPLAINED_START,
+        run(Story(DIED), faults=[replace(KILL, worker="b")]),
+    ),
+    "a second start after a death before the claim": (
+        Kind.UNEXPLAINED_START,
+        run(Story(DIED), faults=[replace(KILL, begin=T0 + 0.5)]),
+    ),
+    "a second start, and then the death": (
+        Kind.UNEXPLAINED_START,
+        run(Story(DIED), faults=[replace(KILL, begin=T0 + 5.5)]),
+    ),
+    "a key held twice": (
+        Kind.SHARED_KEY,
+        run(
+            Story(),
+            Story(job="k", at=T0 + 1),
+            accepted=[Accepted(job, "t", "normal", key="x") for job in "jk"],
+        ),
+    ),
+    "recovered too late": (
+        Kind.LATE_RECOVERY,
+        run(Story(DIED), faults=[replace(KILL, begin=T0 + 2.1)], limits=replace(LIMITS, lease=0.6)),
+    ),
+    "never recovered": (Kind.LATE_RECOVERY, run(Story("claimed@a processing"), faults=[KILL])),
+    "frozen for long and never recovered": (
+        Kind.LATE_RECOVERY,
+        run(Story("claimed@a processing"), faults=[Fault(FaultKind.FREEZE, T0 + 2.5, T0 + 90, "a")]),
+    ),
+    "an entry that stayed": (Kind.LEFT_OVER, run(Story(), final=replace(FINAL, streams={"lane:x": (1, 0)}))),
+    "a pending entry that stayed": (
+        Kind.LEFT_OVER,
+        run(Story(), final=replace(FINAL, streams={"l": (0, 1)})),
+    ),
+    "a schedule that is not empty": (Kind.LEFT_OVER, run(Story(), final=replace(FINAL, waiting={"s": 1}))),
+    "a counter that is off": (Kind.LEFT_OVER, run(Story(), final=replace(FINAL, counters={"queued:x": -1}))),
+    "a key that stays for ever": (Kind.LEFT_OVER, run(Story(), final=replace(FINAL, immortal=["body:j"]))),
+    "a record of another version": (
+        Kind.WRONG_RECORD,
+        run(Story(), final=Final(records={"j": Story().record(version=9)})),
+    ),
+    "a record with other starts": (
+        Kind.WRONG_RECORD,
+        run(Story(), final=Final(records={"j": Story().record(starts=2)})),
+    ),
+    "a record with a strike": (
+        Kind.WRONG_RECORD,
+        run(Story(), final=Final(records={"j": Story().record(strikes=1)})),
+    ),
+    "a record that the log does not know": (
+        Kind.WRONG_RECORD,
+        run(Story(), final=Final(records={"k": Story(job="k").record()})),
+    ),
+    "a failure without a dead letter": (
+        Kind.WRONG_LETTER,
+        run(Story("claimed processing failed_terminal:error"), final=Final()),
+    ),
+    "two dead letters": (
+        Kind.WRONG_LETTER,
+        run(Story("claimed processing failed_terminal:error"), final=Final(dead_letters=["j", "j"])),
+    ),
+    "a dead letter of a success": (Kind.WRONG_LETTER, run(Story(), final=Final(dead_letters=["j"]))),
+    "a dead letter of nobody": (Kind.WRONG_LETTER, run(Story(), final=Final(dead_letters=["k"]))),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_kind_of_bad_history_is_caught(name: str) -> None:
+    kind, history = BAD[name]
+
+    assert kind in kinds(history)
+
+
+def test_every_kind_of_violation_has_a_bad_history() -> None:
+    assert {kind for kind, _ in BAD.values()} == set(Kind)
+
+
+def test_a_record_that_agrees_is_not_blamed() -> None:
+    assert kinds(run(Story(TWICE), final=Final(records={"j": Story(TWICE).record()}))) == set()
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (KILL, FaultKind.KILL),
+        (Fault(FaultKind.FREEZE, T0, T0 + 9, "a"), FaultKind.FREEZE),
+        (Fault(FaultKind.OUTAGE, T0 + 2.2, T0 + 2.4), FaultKind.OUTAGE),
+        (Fault(FaultKind.STALL, T0 + 1.5, T0 + 1.6), FaultKind.STALL),
+        (Fault(FaultKind.HINTS, T0 + 2.5), None),
+    ],
+)
+def test_second_starts_are_told_by_cause(fault: Fault, cause: FaultKind | None) -> None:
+    history = run(Story(DIED), faults=[fault])
+
+    assert [each for *_, each in second_starts(history, lives(history))] == [cause]
+
+
+def test_the_bound_of_a_recovery_grows_with_what_stopped_the_sweeps() -> None:
+    def allowed(*faults: Fault) -> float:
+        return round(allowed_seconds(100.0, faults, Limits(lease=6.0, margin=0.5)), 3)
+
+    outage = Fault(FaultKind.OUTAGE, 101.0, 110.0, sweeps_from=110.0)
+    next_one = Fault(FaultKind.OUTAGE, 118.0, 120.0, sweeps_from=120.0)
+
+    assert allowed() == 6 + 1 + 0.5
+    assert allowed(replace(outage, sweeps_from=None)) == 7.5
+    assert allowed(outage) == 10 + 2 + 6 + 1 + 0.5
+    assert allowed(next_one, outage) == 20 + 2 + 6 + 1 + 0.5
+    assert allowed(next_one) == 7.5  # all is over by then
+    assert allowed(replace(outage, begin=97.0, sweeps_from=99.0)) == -1 + 2 + 6 + 1 + 0.5
+
+
+def test_a_story_is_what_it_seems() -> None:
+    story = Story(DIED)
+
+    assert [edge.version for edge in story.edges] == list(range(1, 8))
+    assert [edge.attempt for edge in story.edges] == [0, 1, 1, 1, 2, 2, 2]
+    assert all(edge.fence for edge in story.edges if edge.to_status in HELD)
