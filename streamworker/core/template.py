@@ -43,8 +43,17 @@ class KeyTemplate:
     what: str = "key template"
 
     @classmethod
-    def parse(cls, text: str, parameters: Sequence[str], *, what: str = "key template") -> KeyTemplate:
+    def parse(
+        cls,
+        text: str,
+        parameters: Sequence[str],
+        *,
+        what: str = "key template",
+        without_field: str | None = None,
+    ) -> KeyTemplate:
         """Read a template over the handler's `parameters`.
+
+        `without_field` says what is wrong with one that has no field, for what is no key.
 
         Raises ConfigurationError for an unknown field, attribute or index access, a format or conversion, two
         fields with nothing between them that could keep them apart, an empty template or one without a field.
@@ -61,6 +70,8 @@ class KeyTemplate:
             _check_field(what, text, field, parameters, plain=not spec and not conversion)
             fields.append(field)
             literals.append("")
+        if not fields and without_field is not None:
+            raise ConfigurationError(f"{what} {without_field}")
         if not fields:
             raise ConfigurationError(
                 f"{what} {text!r} has no field: every job would get the same key and only the first would "
@@ -86,7 +97,7 @@ class KeyTemplate:
             raise InvalidArgument(what, field, "is missing from the arguments; pass it")
         value = args[field]
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise InvalidArgument(what, field, f"is a {type(value).__name__}; a key takes str or int")
+            raise InvalidArgument(what, field, f"is a {type(value).__name__}; it takes str or int")
         text = str(value)
         if not text:
             raise InvalidArgument(what, field, "is empty: jobs that have nothing in common would share a key")
