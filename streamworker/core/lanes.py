@@ -215,6 +215,9 @@ def charge(state: State, plan: Plan, taken: Mapping[str, int]) -> State:
             got = min(taken.get(row.lane, 0), room)
             left -= got
             (empty if got < room else busy).add(row.lane)
+    spare = plan.shared - sum(max(0, taken.get(row.lane, 0) - row.reserved) for row in plan.rows)
+    if spare > 0 and sum(taken.values()) < plan.limit:  # what nobody took was offered to all
+        empty, busy = {row.lane for row in plan.rows}, set()
 
     # A lane that was not asked may have work by now: it collects, until it is owed enough to be asked.
     counted = [lane for lane in slots.weight if lane not in empty]

@@ -363,6 +363,21 @@ def test_a_lane_that_is_seldom_asked_is_still_asked() -> None:
         assert turns < 4100, "its part is one of 2001 starts"
 
 
+@given(LANES, st.integers(1, 64), st.dictionaries(st.sampled_from("abcd"), st.integers(0, 40)))
+def test_a_claim_that_finds_nothing_leaves_no_lane_to_be_asked_again(
+    lanes: dict[str, Lane], concurrency: int, work: dict[str, int]
+) -> None:
+    """Else an idle worker would go on asking, instead of waiting in its blocking read."""
+    worker = Worker(lanes, concurrency, work)
+    while any(worker.work.values()):
+        worker.fill()
+        worker.running.clear()
+
+    worker.claim(concurrency)
+
+    assert worker.state.idle == set(lanes)
+
+
 def test_the_phase_counts_the_claims_of_a_lane_modulo_4() -> None:
     slots = Slots.of(DEFAULT_LANES, 64)
     state, proposal = State(), plan(slots, State(), {}, 64)
