@@ -156,8 +156,8 @@ class Runner:
             else:
                 log.exception("job %s: its child process", running.claim.job_id)
                 outcome = raised(error, running.claim, task)
-        self._finish(running, outcome)
         self._free(running)
+        self._finish(running, outcome)
 
     def _say_here(self, error: Unloadable) -> None:
         if not self._said_here:
@@ -182,9 +182,10 @@ class Runner:
                 outcome = self._stopped(running, task)
             else:
                 outcome = raised(error, running.claim, task)
-        self._finish(running, outcome)
+        # The slot first, so that the call which settles this job also claims for its slot.
         if running.thread is None or running.thread.done():
             self._free(running)
+        self._finish(running, outcome)
 
     async def _call(self, running: Running, task: Task[..., Any], envelope: Envelope) -> Any:
         claim = running.claim
