@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -96,7 +96,7 @@ class Observer:
             url, protocol=2, socket_timeout=10, retry=Retry(NoBackoff(), 0)
         )
 
-    def __enter__(self) -> Observer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
