@@ -6,7 +6,7 @@ those in `account` at the run as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tests.chaos import account, recovery, rules
 from tests.chaos.history import History, Life, Limits, lives
@@ -53,7 +53,7 @@ def check(history: History) -> list[Violation]:
     return found
 
 
-def report(violations: list[Violation], most: int = 20) -> str:
+def report(violations: Sequence[Violation], most: int = 20) -> str:
     """The violations as text for a failed test, the first `most` of them."""
     lines = [str(violation) for violation in violations[:most]]
     if len(violations) > most:

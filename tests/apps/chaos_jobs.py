@@ -1,0 +1,142 @@
+"""An app for chaos runs: every handler writes its start and its end in a journal that outlives its process.
+
+CHAOS_JOURNAL names the journal of this worker process and its children, CHAOS_GO a file that `hold` awaits.
+Retry schedules are short, for unknown errors as well, since a death of the worker is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from streamworker import App, Context, PersistentError, Retry, Snooze, TransientError
+
+app = App("chaos")
+#: Deaths and errors alike: tried again soon, four times in all.
+SHORT = Retry.schedule("100ms", "200ms", "300ms", unknown=["100ms", "200ms", "300ms"])
+#: Seconds between two looks for the file that lets held jobs go.
+LOOK = 0.01
+
+
+@cache
+def _journal(pid: int) -> int:
+    """This process's descriptor of the journal; by process, so that a fork makes its own."""
+    return os.open(os.environ["CHAOS_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def _write(what: str, ctx: Context) -> None:
+    # One write to a file opened for appending: lines of several processes never mix, and SIGKILL loses none.
+    line = f"{what} {ctx.job_id} {ctx.attempt} {ctx.fence} {time.time_ns()}\n"
+    os.write(_journal(os.getpid()), line.encode())
+
+
+@contextmanager
+def journaled(ctx: Context) -> Iterator[None]:
+    """Write the start, and how the block ended: as the last thing before the handler gives control back."""
+    _write("start", ctx)
+    try:
+        yield
+    except Exception:
+        _write("raised", ctx)
+        raise
+    _write("returned", ctx)
+
+
+@app.task(retry=SHORT)
+async def quick(ctx: Context, number: int = 0) -> int:
+    """Return at once: the job is over before a start mark is due."""
+    with journaled(ctx):
+        return number
+
+
+@app.task(retry=SHORT)
+async def work(ctx: Context, seconds: float = 0.05) -> int:
+    """Take that long."""
+    with journaled(ctx):
+        await asyncio.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+def work_in_thread(ctx: Context, seconds: float = 0.05) -> int:
+    """The same in a thread."""
+    with journaled(ctx):
+        time.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, run_in="process")
+def work_in_process(ctx: Context, seconds: float = 0.05) -> int:
+    """The same in a process of its own."""
+    with journaled(ctx):
+        time.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+async def block(ctx: Context, seconds: float) -> int:
+    """Hold the event loop."""
+    with journaled(ctx):
+        time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+async def flaky(ctx: Context, failures: int = 1) -> int:
+    """Fail so often, as a dependency does, and then return."""
+    with journaled(ctx):
+        if ctx.attempt <= failures:
+            raise TransientError(f"attempt {ctx.attempt}")
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+async def broken(ctx: Context) -> None:
+    """Fail for good."""
+    with journaled(ctx):
+        raise PersistentError("never")
+
+
+@app.task(retry=SHORT, max_starts=6)
+async def snooze(ctx: Context, times: int = 1) -> Snooze | int:
+    """Come back soon, so many times; a file of its own counts them."""
+    with journaled(ctx):
+        path = f"{os.environ['CHAOS_GO']}-{ctx.job_id}"
+        with open(path, "ab") as counted:  # noqa: ASYNC230 - a few bytes
+            counted.write(b".")
+            counted.flush()
+            if counted.tell() <= times:
+                return Snooze("20ms")
+        os.unlink(path)  # noqa: PTH108
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+async def hold(ctx: Context) -> int:
+    """Run until the file is there."""
+    with journaled(ctx):
+        go = os.environ["CHAOS_GO"]
+        while not os.path.exists(go):  # noqa: ASYNC110, ASYNC240, PTH110 - no other process can set an event
+            await asyncio.sleep(LOOK)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT)
+async def crash(ctx: Context) -> None:
+    """Kill the process that runs it, every time."""
+    with journaled(ctx):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(retry=SHORT)
+async def crash_once(ctx: Context) -> int:
+    """Kill the process that runs it the first time."""
+    with journaled(ctx):
+        if ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ctx.attempt

@@ -1,0 +1,65 @@
+"""What producers were told: the accepted jobs, and those of which nobody knows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from streamworker.core.errors import OutcomeUnknown
+from streamworker.core.states import Disposition
+from streamworker.request import Request
+from tests.chaos.history import Accepted
+
+#: What an enqueue answers when a job stands for the request.
+_TAKEN = frozenset({Disposition.ACCEPTED, Disposition.SCHEDULED, Disposition.DUPLICATE})
+
+
+class Handle(Protocol):
+    """A job as the clients give it."""
+
+    id: str
+    disposition: Disposition
+
+
+class Accounts:
+    """One list for all producers of a run; safe in many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._accepted: list[Accepted] = []
+        self._maybe: set[str] = set()
+        self._wanted: set[str] = set()
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Notes the jobs of a call whose reply was lost for good; the error goes on."""
+        try:
+            yield
+        except OutcomeUnknown as unknown:
+            with self._lock:
+                self._maybe.update(unknown.job_ids)
+            raise
+
+    def note(self, requests: Iterable[Request], handles: Sequence[Handle]) -> None:
+        """Enter what was answered."""
+        with self._lock:
+            for request, handle in zip(requests, handles, strict=True):
+                lane = request.options.lane or ""
+                one = Accepted(handle.id, request.task, lane, handle.disposition, request.options.key)
+                self._accepted.append(one)
+                if handle.disposition in _TAKEN:
+                    self._wanted.add(handle.id)
+
+    def wanted(self) -> set[str]:
+        """The ids of jobs that must come to an end."""
+        with self._lock:
+            return set(self._wanted)
+
+    def take(self) -> tuple[list[Accepted], set[str]]:
+        """The accepted jobs and the uncertain ones since the last call."""
+        with self._lock:
+            taken = (self._accepted, self._maybe)
+            self._accepted, self._maybe, self._wanted = [], set(), set()
+            return taken
