@@ -267,7 +267,7 @@ def classify(
                 return Verdict(ErrorClass.TRANSIENT, verdict.code, verdict.retry_after)
             if cls in persistent:
                 return Verdict(ErrorClass.PERSISTENT, verdict.code)
-    except Exception:  # a property of a foreign exception may raise anything
+    except BaseException:  # a property of a foreign exception may raise anything
         return Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
     return verdict
 
@@ -278,11 +278,28 @@ def _judge(
     persistent: tuple[type[BaseException], ...],
 ) -> Verdict:
     if isinstance(exc, BaseExceptionGroup):
-        members = [classify(member, transient=transient, persistent=persistent) for member in exc.exceptions]
+        members = [classify(member, transient=transient, persistent=persistent) for member in _members(exc)]
         return max(members, key=_badness)
     own = _own(exc) if isinstance(exc, StreamworkerError) else None
     found = own or http_status(exc) or network(exc)
     return found or Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """What is in the group and in the groups within it, however deep, each once."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [group]
+    seen = {id(group)}
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseExceptionGroup):
+            found.append(one)
+            continue
+        for member in reversed(one.exceptions):  # so that the first comes out first
+            if id(member) not in seen:
+                seen.add(id(member))
+                waiting.append(member)
+    return found
 
 
 def _badness(verdict: Verdict) -> tuple[int, float]:
@@ -320,20 +337,25 @@ def _name_code(cls: type) -> str:
     return (f"error_{code}" if code in RESERVED_CODES else code)[:44]
 
 
+#: Members of a group that its text shows, and groups within groups: the text is cut anyway.
+_SHOWN_MEMBERS, _SHOWN_DEPTH = 5, 4
+
+
 def error_text(exc: BaseException) -> str:
     """Return `ClassName: message` for the record, at most 8 kB of valid UTF-8; never raises."""
     return truncate_text(_text(exc))
 
 
-def _text(exc: BaseException) -> str:
+def _text(exc: BaseException, depth: int = 0) -> str:
     name = type(exc).__name__
     try:
         message = str(exc)
-    except Exception as broken:
+    except BaseException as broken:  # SystemExit too: the job's outcome waits for this text
         message = f"(its message cannot be shown: {type(broken).__name__})"
     text = f"{name}: {message}" if message else name
     if isinstance(exc, BaseExceptionGroup):  # its own message says only how many there are
-        text += " [" + "; ".join(_text(member) for member in exc.exceptions[:5]) + "]"
+        members = exc.exceptions[:_SHOWN_MEMBERS] if depth < _SHOWN_DEPTH else ()
+        text += " [" + ("; ".join(_text(member, depth + 1) for member in members) or "…") + "]"
     return text
 
 

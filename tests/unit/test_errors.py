@@ -437,6 +437,38 @@ def test_a_hostile_exception_is_unknown_and_still_has_a_text() -> None:
     assert error_text(Hostile("x")) == "Hostile: (its message cannot be shown: RuntimeError)"
 
 
+class Leaving(Exception):
+    """Wants to end the process as soon as somebody looks at it."""
+
+    @property
+    def reason(self) -> Any:
+        raise SystemExit(3)
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class LeavingSocket(OSError, Leaving): ...
+
+
+@pytest.mark.parametrize("kind", [Leaving, LeavingSocket])
+def test_an_exception_that_raises_more_than_errors_cannot_keep_a_job_from_its_outcome(
+    kind: type[BaseException],
+) -> None:
+    assert classify(kind("x")).error_class is UNKNOWN
+    assert error_text(kind("x")).startswith(f"{kind.__name__}: ")
+
+
+def test_groups_within_groups_without_end_have_a_class_and_a_short_text() -> None:
+    error: Exception = ValueError("deep down")
+    for _ in range(5_000):
+        error = ExceptionGroup("g", [error, error])
+
+    assert classify(error).error_class is UNKNOWN
+    assert error_text(error).count("ExceptionGroup") == 31
+    assert "[…]" in error_text(error)
+
+
 def test_an_error_text_is_the_class_and_the_message() -> None:
     assert error_text(ValueError("no such address")) == "ValueError: no such address"
     assert error_text(ValueError()) == "ValueError"
