@@ -11,54 +11,18 @@ the slots that a lane lacks decide, and starts that it is owed shift them by one
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from streamworker.core.errors import ConfigurationError, InvalidArgument
+from streamworker.core.errors import ConfigurationError
+from streamworker.core.lane import DEFAULT_LANES as DEFAULT_LANES
+from streamworker.core.lane import Lane as Lane
+from streamworker.core.lane import check_lane_name as check_lane_name
+from streamworker.core.lane import check_whole
 
-_LANE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 #: The script takes ready entries before arrivals, except every fourth claim while both wait.
 PHASES = 4
-MAX_WEIGHT = 1000
-
-
-def check_lane_name(name: object) -> str:
-    """Return a lane name if it is one: 1 to 32 of `a-z 0-9 _ -`, a letter or digit first."""
-    if not isinstance(name, str) or not _LANE_NAME.fullmatch(name):
-        raise InvalidArgument(
-            "lane name", name, "use 1 to 32 characters of a-z, 0-9, '_' and '-', a letter or digit first"
-        )
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """An isolated flow of jobs.
-
-    `reserved`: slots of each worker that serve no other lane; `weight`: its part of those that are shared.
-    """
-
-    reserved: int = 0
-    weight: int = 1
-
-    def __post_init__(self) -> None:
-        _check_whole("reserved", self.reserved, 0, 100_000)
-        _check_whole("weight", self.weight, 1, MAX_WEIGHT)
-
-
-def _check_whole(what: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(
-            f"a lane's {what} must be a whole number from {low} to {high}, not {value!r}"
-        )
-
-
-DEFAULT_LANES: Mapping[str, Lane] = {
-    "priority": Lane(reserved=4, weight=4),
-    "normal": Lane(reserved=4, weight=1),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +37,7 @@ class Slots:
     @classmethod
     def of(cls, lanes: Mapping[str, Lane], concurrency: int) -> Slots:
         """Divide `concurrency` slots; reservations that leave no shared slot scale down, to none at 1."""
-        _check_whole("concurrency", concurrency, 1, 1_000_000)
+        check_whole("concurrency", concurrency, 1, 1_000_000)
         if not lanes:
             raise ConfigurationError("a worker needs at least one lane")
         reserved = {check_lane_name(name): lane.reserved for name, lane in lanes.items()}
@@ -82,6 +46,11 @@ class Slots:
             reserved = {name: count * room // wanted for name, count in reserved.items()}
         weight = {name: lane.weight for name, lane in lanes.items()}
         return cls(concurrency, concurrency - sum(reserved.values()), reserved, weight)
+
+    def aged(self, lanes: Mapping[str, Lane], ages_ms: Mapping[str, int]) -> Slots:
+        """The same slots, weighted by how long the jobs of each lane have waited; see `Lane.aging`."""
+        weight = {name: lanes[name].aged_weight(ages_ms.get(name, 0)) for name in self.weight}
+        return self if weight == self.weight else replace(self, weight=weight)
 
 
 @dataclass(frozen=True, slots=True)
