@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
-from streamworker.core.errors import ConnectionLost
+from streamworker.core.errors import ConnectionLost, OutcomeUnknown
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.scripts import Call
 
@@ -53,6 +54,27 @@ class Caller:
     async def run(self, call: Call) -> Any:
         """Run a script until it is answered or patience ends; then the last error is raised."""
         return await self._persist(lambda link: link.script(call.script, self.tag, *call.argv))
+
+    async def run_once_known(self, call: Call, job_ids: Sequence[str], *, sent: bool) -> Any:
+        """As `run`, but raise OutcomeUnknown with these ids when a reply was lost and could not be had.
+
+        `sent`: one was lost already, before this.
+        """
+
+        async def send(link: Link) -> Any:
+            nonlocal sent
+            try:
+                return await link.script(call.script, self.tag, *call.argv)
+            except ConnectionLost:
+                sent = True
+                raise
+
+        try:
+            return await self._persist(send)
+        except (ConnectionLost, ReplyError) as error:
+            if sent and passes(error):
+                raise OutcomeUnknown(job_ids) from None
+            raise
 
     async def command(self, *arguments: Argument) -> Any:
         """Send a plain command that is safe to be sent twice."""

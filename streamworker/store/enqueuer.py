@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import OutcomeUnknown, StreamworkerError
+from streamworker.core.errors import StreamworkerError
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, passes
 from streamworker.store.connection import NoScript, ReplyError
@@ -72,11 +72,11 @@ class Enqueuer:
         task.add_done_callback(self._resending.discard)
 
     async def _resend(self, chunk: Sequence[_Waiting], sent: bool) -> None:
+        job_ids = [job.job_id for job, _ in chunk]
         try:
-            replies = await self._caller.run(_call(chunk))
+            replies = await self._caller.run_once_known(_call(chunk), job_ids, sent=sent)
         except StreamworkerError as error:
-            unknown = sent and passes(error)
-            _refuse(chunk, OutcomeUnknown([job.job_id for job, _ in chunk]) if unknown else error)
+            _refuse(chunk, error)
         else:
             _resolve(chunk, replies)
 

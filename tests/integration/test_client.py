@@ -246,6 +246,29 @@ async def test_a_reply_lost_for_good_is_said_with_the_job_id(
             assert (await client.get(job_id)).status is Status.QUEUED  # executed, in this case
 
 
+async def test_a_first_reply_lost_for_good_is_no_lost_connection(
+    valkey: BenchServer, namespace: str, observer: Observer
+) -> None:
+    """R16: the call that made the connection was carried out too; only its reply was lost."""
+    with Proxy(valkey.port) as proxy:
+        async with Client(proxy.url, app="client-tests", namespace=namespace) as client:
+            await client._source.get().know(["double"])
+            proxy.cut_all()
+            await wait_until_async(
+                lambda: not client._source.get().caller.link.connected, what="the client sees it"
+            )
+            client._source.get().caller.patience = 0.3
+            lost = [proxy.drop_next_reply(ENQUEUE) for _ in range(20)]
+
+            with pytest.raises(OutcomeUnknown) as unknown:
+                await client.enqueue("double", {"n": 1})
+
+            assert lost[0].happened
+            assert not lost[-1].happened
+            (job_id,) = unknown.value.job_ids
+            assert (await client.get(job_id)).status is Status.QUEUED
+
+
 async def test_what_never_left_is_a_lost_connection(
     valkey: BenchServer, namespace: str, observer: Observer
 ) -> None:
