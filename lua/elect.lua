@@ -6,6 +6,7 @@ local role   = ARGV[1]                   -- keeper
 local worker = ARGV[2]                   -- who asks
 local ttl_ms = ARGV[3]                   -- how long the role lasts without asking again (R4: never without)
 local key = tag .. ':elect:' .. role
+redis.call('PERSIST', tag .. ':fence')   -- allowed under OOM, so the rest is too (R31)
 if redis.call('GET', key) == worker then
   redis.call('PEXPIRE', key, ttl_ms)
   return 1

@@ -11,6 +11,7 @@ local rec = load(job_id)
 if not rec then return 'GONE' end
 if rec.bad or HELD[rec.status] or WAITING[rec.status] then
   if wait == '1' and not rec.bad then
+    redis.call('PERSIST', JOB .. job_id) -- open, so it has no TTL; allowed under OOM, so the rest is too (R31)
     put(rec, 'wa', text_of[tonumber(rec.wa or '0') + 1])
     redis.call('SET', JOB .. job_id, line_of(rec))
   end

@@ -24,9 +24,11 @@ async def claim_namespace(link: Link, keys: Keys) -> None:
     Raises ServerUnsuitable.
     """
     ours = {"schema": SCHEMA, "shards": SHARDS}
-    for field, value in ours.items():
-        await link.call("HSETNX", keys.meta, field, value)
     found = await link.call("HMGET", keys.meta, *ours)
+    if None in found:  # else nothing is written: a server that is full takes a worker, which empties it
+        for field, value in ours.items():
+            await link.call("HSETNX", keys.meta, field, value)
+        found = await link.call("HMGET", keys.meta, *ours)
     theirs = {field: value.decode() for field, value in zip(ours, found, strict=True)}
     if theirs != ours:
         raise ServerUnsuitable(

@@ -158,6 +158,30 @@ def test_recovery_goes_on_from_its_very_first_sweep(alone: Shard) -> None:
     drain(alone)
 
 
+def test_a_keeper_can_be_elected(alone: Shard) -> None:
+    """Else nothing is promoted and nobody recovered, once the one that was elected is gone."""
+    with out_of_memory(alone):
+        assert alone.elect("w1")
+        assert not alone.elect("w2")
+        assert alone.redis("PTTL", alone.keys.elect("keeper")) > 0
+
+
+def test_an_outcome_can_be_waited_for(alone: Shard) -> None:
+    claim = alone.take("j")
+
+    with out_of_memory(alone):
+        assert alone.watch("j", wait=1) == "WAIT"
+        assert alone.settle(claim, Success(b"1")) == "OK"
+        assert alone.watch("j", wait=1) == [b"succeeded", b"1", b"", b""]
+
+    assert alone.redis("LRANGE", alone.keys.done("j"), 0, -1) == [b"succeeded"]
+
+
+def test_a_worker_with_new_tasks_can_say_what_they_declare(alone: Shard) -> None:
+    with out_of_memory(alone):
+        assert alone.send(scripts.publish(rows=["add", "{}"])) == 1
+
+
 def test_repair_goes_on(alone: Shard) -> None:
     alone.put("j")
     alone.delete_entry("j")
