@@ -59,6 +59,8 @@ local function judge(entry, id, env, found)
     touch(rec)
   end
   if rec.lease > now then return give_back(rec, entry) end
+  -- It stays ripe: should its sweeper die before it commits, the next sweep finds the claim, not the next lease.
+  redis.call('XCLAIM', stream, 'workers', worker, 0, entry, 'IDLE', lease_ms, 'JUSTID')
   found[#found + 1] = candidate(rec)
 end
 

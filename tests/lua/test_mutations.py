@@ -215,6 +215,8 @@ MUTATIONS = [
              test_recovery.test_a_delivery_that_was_never_claimed_goes_to_ready_uncharged),
     Mutation("recover.lua", "':' .. kind, swept[1])",
              "':' .. kind, '0-0')", test_recovery.test_a_dead_claim_behind_many_healthy_ones_is_found),
+    Mutation("recover.lua", "worker, 0, entry, 'IDLE', lease_ms, 'JUSTID'", "worker, 0, entry, 'JUSTID'",
+             test_recovery.test_a_dead_claim_whose_sweeper_died_is_found_by_the_next_sweep),
     Mutation("repair.lua", "rec.lease <= now and ", "",
              test_repair.test_a_claim_that_no_stream_holds_is_named_when_its_lease_is_over),
     Mutation("repair.lua", "not held_back and ", "",

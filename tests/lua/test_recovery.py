@@ -334,6 +334,16 @@ def test_two_sweepers_recover_a_job_once(shard: Shard) -> None:
     assert shard.look().without_times() == before.without_times()
 
 
+def test_a_dead_claim_whose_sweeper_died_is_found_by_the_next_sweep(shard: Shard) -> None:
+    """D6's bound holds though the first answer was lost: the very look at the entry made it fresh."""
+    _, lost = dead_claim(shard)
+
+    (candidate,) = shard.found_dead()
+
+    assert candidate == lost
+    assert shard.recovery(candidate, AGAIN) == "OK"
+
+
 def test_an_entry_that_went_under_a_dead_claim_ends_the_job(shard: Shard) -> None:
     _, candidate = dead_claim(shard)
     shard.delete_entry("j")
