@@ -56,6 +56,7 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("cron:<name>:<tick>", "string", "a minute to a day", "cron",
             "the job of one tick, which so counts once"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
+    KeySpec("policies", "hash", "none", "mirror", "what is set at run time; the marker of a mirror"),
     KeySpec("meta", "hash", "none", "worker, publish",
             "schema, shard count, what tasks declare (no shard in its tag)"),
     KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
@@ -151,6 +152,10 @@ class Keys:
     @property
     def stats(self) -> str:
         return f"{self.tag}:stats"
+
+    @property
+    def policies(self) -> str:
+        return f"{self.tag}:policies"
 
     @property
     def fence(self) -> str:
