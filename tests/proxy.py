@@ -9,6 +9,7 @@ only: no pub/sub.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
@@ -223,7 +224,9 @@ class Proxy:
         pair = _Pair(self, client, server)
         self._pairs.add(pair)
         try:
-            await pair.run()
+            # A connection that `stop` cancels has ended; asyncio would report it as an error of ours.
+            with contextlib.suppress(asyncio.CancelledError):
+                await pair.run()
         finally:
             self._pairs.discard(pair)
 

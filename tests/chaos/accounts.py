@@ -31,6 +31,8 @@ class Accounts:
         self._accepted: list[Accepted] = []
         self._maybe: set[str] = set()
         self._wanted: set[str] = set()
+        #: New jobs since the last `take`.
+        self.made = 0
 
     @contextmanager
     def placing(self) -> Iterator[None]:
@@ -51,6 +53,7 @@ class Accounts:
                 self._accepted.append(one)
                 if handle.disposition in _TAKEN:
                     self._wanted.add(handle.id)
+                    self.made += handle.disposition is not Disposition.DUPLICATE
 
     def wanted(self) -> set[str]:
         """The ids of jobs that must come to an end."""
@@ -61,5 +64,5 @@ class Accounts:
         """The accepted jobs and the uncertain ones since the last call."""
         with self._lock:
             taken = (self._accepted, self._maybe)
-            self._accepted, self._maybe, self._wanted = [], set(), set()
+            self._accepted, self._maybe, self._wanted, self.made = [], set(), set(), 0
             return taken

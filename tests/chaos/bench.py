@@ -12,11 +12,13 @@ worker is a `streamworker run` process behind a proxy of its own; the dead are r
 are not). Producers have a proxy as well. The bench itself looks past all proxies.
 
 Verbs
-    workers     add_worker(*args)  kill(w)  freeze(w)  thaw(w)  stop_worker(w)  keeper()  wait_up()
+    workers     add_worker(*args)  kill(w)  freeze(w)  thaw(w)  stop_worker(w)  restart_worker(w)
+                keeper()  wait_up()  wait_sweeping()
     server      kill_server()  restart_server()  pause_server()  resume_server()  flush_scripts()
                 out_of_memory()  eviction(policy)
     network     black_hole(w)  refuse(w)  restore(w)  cut(w)  delay(seconds, w); without a worker: everybody.
-                w.place.proxy has finer ones: drop_next_reply(match) …; bench.front is the producers' proxy.
+                lose_reply(w)  lose_request(w)  late_request(w); without a worker: the producers.
+                w.place.proxy and bench.front (the producers') have finer ones: drop_next_reply(match) …
     hints       delete_hints(rng): liveness, elections and sweep, some of them at random
     jobs        enqueue  enqueue_many  wait_running(job)  wait_over(jobs)  release() lets `hold` go on
     the end     judge(): wait until idle, collect and judge, workers go on; finish(): stop them, and raise
@@ -229,9 +231,8 @@ class Bench(Faults):
         return worker
 
     def wait_up(self) -> None:
-        """Wait until every living worker claims jobs."""
-        for worker in self.fleet.alive:
-            self.fleet.wait_up(worker)
+        """Wait until every place has a worker that claims jobs."""
+        wait_until(self.fleet.all_up, timeout=30.0, what="all workers are up")
 
     def wait_sweeping(self, timeout: float = 15.0) -> None:
         """Wait until somebody sweeps and nothing is held back (D6): deaths are found in time from then on."""
@@ -272,7 +273,7 @@ class Bench(Faults):
     def finish(self, timeout: float = 60.0) -> Run:
         """The last judgement: stops the workers too. Raises AssertionError with what is wrong."""
         self.wait_idle(timeout)
-        problems = self.fleet.stop()
+        problems = [*self.problems, *self.fleet.stop()]
         run = self.judge(1.0)
         problems += [report(run.violations)] if run.violations else []
         assert not problems, "\n".join(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.history import Fault, FaultKind
 from tests.proxy import Proxy
 from tests.servers import BenchServer
+
+#: What every script call has.
+_SCRIPT = b"EVALSHA"
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._struck: list[_Struck] = []
+        #: Ends of workers that nobody had ordered.
+        self.problems: list[str] = []
         self._server_away: _Struck | None = None
         self._away: dict[Worker | None, _Struck] = {}
 
@@ -110,6 +116,12 @@ class Faults:
             if struck.kind is FaultKind.FREEZE and struck.worker is worker and struck.end is None:
                 struck.end = end
 
+    def restart_worker(self, worker: Worker, timeout: float = 30.0) -> int:
+        """SIGTERM, and a new one in its place; the exit code."""
+        code = self.stop_worker(worker, timeout)
+        self.fleet.replace(worker)
+        return code
+
     def stop_worker(self, worker: Worker, timeout: float = 30.0) -> int:
         """SIGTERM, and its exit code; its place stays empty."""
         worker.retired = True
@@ -129,6 +141,9 @@ class Faults:
     def found_dead(self, worker: Worker) -> None:
         """Note a worker that ended although nobody had asked it to."""
         assert worker.died_at is not None
+        if worker.process.returncode != -signal.SIGKILL:  # which is what `crash` does
+            end = f"worker {worker.number} ended by itself with {worker.process.returncode}"
+            self.problems.append(f"{end}:\n{worker.process.log_tail()}")
         self._struck.append(_Struck(FaultKind.KILL, worker.died_at, None, worker))
 
     # The server
@@ -218,8 +233,34 @@ class Faults:
         for proxy in self._proxies(worker):
             proxy.cut_all()
 
-    def _cut_off(self, worker: Worker | None, kind: FaultKind = FaultKind.OUTAGE) -> None:
+    def lose_reply(self, worker: Worker | None = None) -> None:
+        """Lose the next reply to a script of this worker, or of the producers: it was carried out."""
+        self._single(worker).drop_next_reply(_SCRIPT)
+        self._strike(FaultKind.NETWORK, worker, keeper=False)
+
+    def lose_request(self, worker: Worker | None = None) -> None:
+        """Lose the next script of this worker, or of the producers: it was not carried out."""
+        self._single(worker).drop_next_request(_SCRIPT)
+        self._strike(FaultKind.NETWORK, worker, keeper=False)
+
+    @contextmanager
+    def late_request(self, worker: Worker | None = None) -> Iterator[None]:
+        """Hold the next script of this worker, or of the producers, for the block: a late execution."""
+        rule = self._single(worker).hold_next_request(_SCRIPT)
+        kind = FaultKind.NETWORK if worker is None else FaultKind.PARTITION
+        struck = self._strike(kind, worker, keeper=worker is not None and self._may_sweep(worker))
+        try:
+            yield
+        finally:
+            rule.release()
+            struck.end = time.time()
+
+    def _single(self, worker: Worker | None) -> Proxy:
+        return self.front if worker is None else worker.place.proxy
+
+    def _cut_off(self, worker: Worker | None, kind: FaultKind | None = None) -> None:
         keeper = worker is None or self._may_sweep(worker)
+        kind = kind or (FaultKind.OUTAGE if worker is None else FaultKind.PARTITION)
         self._away[worker] = self._strike(kind, worker, keeper=keeper)
 
     def _proxies(self, worker: Worker | None) -> list[Proxy]:

@@ -85,7 +85,7 @@ class Fleet:
         died: Callable[[Worker], None],
         respawn: bool = True,
     ) -> None:
-        """`died` is told of each worker that ended although nobody had asked it to."""
+        """`died` is told of each worker that claimed jobs and ended although nobody had asked it to."""
         self._app = app
         self._port = port
         self._namespace = namespace
@@ -122,6 +122,11 @@ class Fleet:
             self.places.append(place)
             return self._start(place)
 
+    def replace(self, worker: Worker) -> Worker:
+        """Start another worker in the place of one that has ended."""
+        with self._lock:
+            return self._start(worker.place)
+
     def wait_up(self, worker: Worker, timeout: float = 30.0) -> None:
         """Wait until it claims jobs; fails at once if it ends before."""
 
@@ -134,6 +139,11 @@ class Fleet:
             return worker.up_at is not None
 
         wait_until(up, timeout=timeout, what=f"worker {worker.number} is up")
+
+    def all_up(self) -> bool:
+        """Whether every place has a worker that claims jobs, those apart that were told to stop."""
+        workers = [place.worker for place in self.places]
+        return all(worker is not None and (worker.retired or worker.up_at is not None) for worker in workers)
 
     def stop(self, timeout: float = 30.0) -> list[str]:
         """Ask all to stop; returns what was wrong with their ends."""
@@ -194,6 +204,7 @@ class Fleet:
         worker.place.worker = None
         if worker.died_at is None:  # by itself: the bench would have said so
             worker.died_at = time.time()
-            self._died(worker)
+            if worker.up_at is not None:
+                self._died(worker)
         if self.respawn:
             self._start(worker.place)

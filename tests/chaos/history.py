@@ -61,11 +61,12 @@ class End:
 
 
 class FaultKind(StrEnum):
-    """What the bench did. The first four explain that a handler started twice, the others do not."""
+    """What the bench did. The first five explain that a handler started twice, the others do not."""
 
     KILL = "kill"  # a worker process is dead from `begin` on; nobody else was hurt
     FREEZE = "freeze"  # a worker process stood still
-    OUTAGE = "outage"  # a worker (or, with no name, all of them) could not reach Redis, or Redis was away
+    PARTITION = "partition"  # one worker could not reach Redis
+    OUTAGE = "outage"  # Redis was away, or nobody could reach it
     STALL = "stall"  # the whole machine stood still, as the bench saw by its own clock
     NETWORK = "network"  # connections were reset, or slow
     HINTS = "hints"  # liveness, election or sweep keys were deleted

@@ -12,7 +12,7 @@ from tests.chaos.rules import repeated, shown
 from tests.chaos.verdict import Kind, Violation
 
 #: What explains a second start, the most particular first.
-CAUSES = (FaultKind.KILL, FaultKind.FREEZE, FaultKind.OUTAGE, FaultKind.STALL)
+CAUSES = (FaultKind.KILL, FaultKind.FREEZE, FaultKind.PARTITION, FaultKind.OUTAGE, FaultKind.STALL)
 
 
 @dataclass(frozen=True, slots=True)

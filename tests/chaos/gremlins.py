@@ -1,0 +1,62 @@
+"""Small faults all the time: hints and scripts are deleted, replies get lost, requests arrive late."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import redis
+
+from tests.chaos.bench import Bench
+from tests.chaos.fleet import Worker
+
+
+class Gremlins:
+    """A thread that plays one of its tricks each few seconds. A context manager."""
+
+    def __init__(self, bench: Bench, rng: random.Random, *, every: float) -> None:
+        """`every`: seconds between two tricks, on average."""
+        self._bench = bench
+        self._rng = rng
+        self._every = every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chaos-gremlins", daemon=True)
+        #: What it does, and how often each as compared with the others.
+        self._tricks: dict[str, tuple[int, Callable[[], object]]] = {
+            "hints_deleted": (4, lambda: bench.delete_hints(rng)),
+            "scripts_flushed": (2, bench.flush_scripts),
+            "replies_lost": (6, lambda: bench.lose_reply(self._somebody())),
+            "requests_lost": (3, lambda: bench.lose_request(self._somebody())),
+            "requests_late": (3, self._late),
+            "connections_reset": (2, lambda: bench.cut(self._somebody())),
+        }
+        #: How often each was done.
+        self.done: Counter[str] = Counter()
+
+    def __enter__(self) -> Gremlins:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        names, weights = list(self._tricks), [weight for weight, _ in self._tricks.values()]
+        while not self._stop.wait(self._rng.expovariate(1 / self._every)):
+            (name,) = self._rng.choices(names, weights)
+            try:
+                self._tricks[name][1]()
+            except redis.RedisError:
+                continue  # Redis is away
+            self.done[name] += 1
+
+    def _somebody(self) -> Worker | None:
+        """A worker, or None for the producers; for `cut`, None is everybody."""
+        return self._rng.choice([None, *self._bench.fleet.alive])
+
+    def _late(self) -> None:
+        with self._bench.late_request(self._somebody()):
+            self._stop.wait(self._rng.uniform(0.2, 1.2) * self._bench.limits.lease)

@@ -1,0 +1,152 @@
+"""The producers of a long run: a steady mix of jobs by all clients, from a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from streamworker import Client
+from streamworker.core.errors import JobNotFound, StreamworkerError
+from streamworker.request import Options, Request
+from tests.chaos.bench import Bench
+
+#: Seconds between two batches.
+EVERY = 0.05
+#: Jobs of one batch at most: one script call, so that a call that fails is known as a whole.
+MOST = 500
+
+
+class Mix:
+    """Draws jobs: mostly short ones, and some of each kind that ends otherwise."""
+
+    def __init__(self, rng: random.Random, lease: float) -> None:
+        self._rng = rng
+        self._keys = 0
+        kinds: list[tuple[float, Callable[[], Request]]] = [
+            (54, lambda: self._plain("quick", {"number": 7})),
+            (14, lambda: self._plain("work", {"seconds": round(rng.uniform(0.005, 0.15), 3)})),
+            (6, lambda: self._plain("work_in_thread", {"seconds": round(rng.uniform(0.005, 0.1), 3)})),
+            (2, lambda: self._plain("work_in_process", {"seconds": round(rng.uniform(0.005, 0.05), 3)})),
+            (1, lambda: self._plain("work", {"seconds": round(rng.uniform(0.5, 1.5) * lease, 3)})),
+            (8, lambda: self._plain("flaky", {"failures": rng.choice((1, 1, 1, 2))})),
+            (4, lambda: self._plain("snooze", {"times": 1})),
+            (2, lambda: self._plain("broken", {})),
+            (4, lambda: Request("quick", {"number": 1}, Options.of(delay=round(rng.uniform(0.1, lease), 3)))),
+            (5, self._keyed),
+            (0.004, lambda: self._plain("crash", {})),
+            (0.008, lambda: self._plain("crash_once", {})),
+        ]
+        self._kinds = [make for _, make in kinds]
+        self._weights = [weight for weight, _ in kinds]
+
+    def draw(self, count: int) -> list[Request]:
+        return [make() for make in self._rng.choices(self._kinds, self._weights, k=count)]
+
+    def _plain(self, task: str, args: dict[str, object]) -> Request:
+        return Request(task, args, Options.of(lane=self._rng.choice((None, None, None, "priority"))))
+
+    def _keyed(self) -> Request:
+        """Under a key that others have now and then, as when a producer sends again."""
+        if self._rng.random() < 0.7:
+            self._keys += 1
+        return Request("work", {"seconds": 0.01}, Options.of(key=f"order-{self._keys}"))
+
+
+class Traffic:
+    """Makes `jobs` new jobs, no faster than `rate` a second and `allowed` lets it. A context manager."""
+
+    def __init__(
+        self, bench: Bench, jobs: int, *, rate: float, rng: random.Random, allowed: Callable[[], int]
+    ) -> None:
+        self._bench = bench
+        self._jobs = jobs
+        self._rate = rate
+        self._rng = rng
+        self._allowed = allowed
+        self._mix = Mix(rng, bench.limits.lease)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="chaos-traffic", daemon=True)
+        self._error: BaseException | None = None
+        #: Calls that failed, and jobs that were cancelled.
+        self.failed_calls = 0
+        self.cancelled = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._stop.set()
+        self._thread.join()
+        if kind is None and self._error is not None:
+            raise self._error
+
+    @property
+    def made(self) -> int:
+        """New jobs so far."""
+        return self._bench.accounts.made
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._produce())
+        except BaseException as error:
+            self._error = error
+
+    async def _produce(self) -> None:
+        bench, loop = self._bench, asyncio.get_running_loop()
+        began = loop.time()
+        late = 0.0  # seconds that were spent waiting for a fault, and are not made up for
+        async with Client(bench.front.url, app=bench.app.name, namespace=bench.namespace) as client:
+            while (made := self.made) < self._jobs and not self._stop.is_set():
+                await asyncio.sleep(EVERY)
+                due = int((loop.time() - began - late) * self._rate)
+                wanted = min(due, self._allowed(), self._jobs, made + MOST) - made
+                if wanted > 0:
+                    await self._send(client, self._mix.draw(wanted))
+                late = max(late, loop.time() - began - (made + MOST) / self._rate)
+
+    async def _send(self, client: Client, batch: Sequence[Request]) -> None:
+        """By one of the ways there are."""
+        accounts = self._bench.accounts
+        way = self._rng.randrange(3)
+        try:
+            with accounts.placing():
+                if way == 0:
+                    await asyncio.to_thread(self._bench.enqueue_many, batch)
+                elif way == 1:
+                    accounts.note(batch, await client.enqueue_many(batch))
+                else:
+                    await asyncio.gather(*(self._one(client, request) for request in batch))
+        except StreamworkerError:
+            self.failed_calls += 1
+
+    async def _one(self, client: Client, request: Request) -> None:
+        """One by one, which travel together; now and then one is cancelled again."""
+        options, accounts = request.options, self._bench.accounts
+        try:
+            with accounts.placing():
+                job = await client.enqueue(
+                    request.task,
+                    request.args,
+                    key=options.key,
+                    lane=options.lane,
+                    delay=options.delay_ms / 1000 or None,
+                )
+            accounts.note([request], [job])
+            if self._rng.random() < 0.02:
+                self.cancelled += await job.cancel()
+        except JobNotFound:
+            return
+        except StreamworkerError:
+            self.failed_calls += 1
