@@ -12,6 +12,8 @@ from streamworker.store.keys import Keys
 PROBE_COMMAND = "FUNCTION"
 
 
+#: The one maxmemory-policy under which nothing is dropped (R39).
+NO_EVICTION = "noeviction"
 #: Layout of the keys. A worker refuses a namespace that another layout was written in.
 SCHEMA = "1"
 #: One shard so far; the hash tag and the job ids carry its number already (D21).
@@ -49,16 +51,18 @@ async def check_server(link: Link) -> list[str]:
     where = redact(link.url)
     await _check_lua(link, where)
     await _check_commands(link, where)
-    policy = await _eviction_policy(link)
+    policy = await eviction_policy(link)
     if policy is None:
         unknown = "does not tell its maxmemory-policy (CONFIG and INFO are refused)"
         return [f"{where} {unknown}: make sure that it is noeviction, or Redis may drop jobs"]
-    if policy != "noeviction":
-        raise ServerUnsuitable(
-            f"{where} has maxmemory-policy {policy}, which may drop jobs and keys silently",
-            "set `maxmemory-policy noeviction`",
-        )
+    if policy != NO_EVICTION:
+        raise ServerUnsuitable(evicts(link, policy), f"set `maxmemory-policy {NO_EVICTION}`")
     return []
+
+
+def evicts(link: Link, policy: str) -> str:
+    """What is wrong with a server of this policy (R39)."""
+    return f"{redact(link.url)} has maxmemory-policy {policy}, which may drop jobs and keys silently"
 
 
 async def _check_lua(link: Link, where: str) -> None:
@@ -85,19 +89,18 @@ async def _check_commands(link: Link, where: str) -> None:
         )
 
 
-async def _eviction_policy(link: Link) -> str | None:
-    try:
-        answer: Any = await link.call("CONFIG", "GET", "maxmemory-policy")
-        if answer:
-            return str(answer[1].decode())
-    except ReplyError:
-        pass  # hosted servers refuse CONFIG; INFO has it too
+async def eviction_policy(link: Link) -> str | None:
+    """The server's maxmemory-policy; None: it does not tell."""
     try:
         info = (await link.call("INFO", "memory")).decode()
     except ReplyError:
-        return None
+        info = ""
     for line in info.splitlines():
         name, _, value = line.partition(":")
         if name == "maxmemory_policy":
             return str(value.strip())
-    return None
+    try:
+        answer: Any = await link.call("CONFIG", "GET", "maxmemory-policy")
+    except ReplyError:
+        return None
+    return str(answer[1].decode()) if answer else None

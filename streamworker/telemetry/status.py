@@ -41,6 +41,11 @@ class Health:
         self._silence = max(lease, SILENCE_BORNE)
         self._stalled_after = stalled_after
         self._last = Status(clock())
+        self._doubts: list[str] = []
+
+    def degrade(self, doubt: str) -> None:
+        """It serves, but nobody knows whether Redis keeps what it is given (R39)."""
+        self._doubts.append(doubt)
 
     def tell(self, status: Status) -> None:
         """The loop runs, and this is how things are."""
@@ -69,4 +74,5 @@ class Health:
             "redis": redis,
             "age_seconds": None if age is None else round(age, 3),
             "slots": {"capacity": self._slots, "in_use": sum(last.busy.values())},
+            **({"degraded": list(self._doubts)} if self._doubts else {}),
         }

@@ -21,6 +21,7 @@ from streamworker.store import scripts
 from streamworker.store.caller import Caller
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
+from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
 
 log = logging.getLogger("streamworker.worker")
 
@@ -55,6 +56,7 @@ class Keeper:
         self._term_ms = max(200, min(3000, settings.lease_ms // 4))
         self._stopping = asyncio.Event()
         self._scan_cursor = 0
+        self._policy: str | None = NO_EVICTION  # of the server, as last seen
         self._next_sweep = 0.0
         self._next_tidy = 0.0
         self.recovered = 0
@@ -112,6 +114,7 @@ class Keeper:
         await self.repair()
         if now >= self._next_tidy:
             self._next_tidy = now + self._lease_ms / 1000
+            await self._watch_eviction()
             await self._forget_dead_consumers()
             await self._trim_events()
 
@@ -223,6 +226,14 @@ class Keeper:
                 if length > pending:  # never from the group's lag, which may be unknown (R14)
                     waiting.append(lane)
         return waiting
+
+    async def _watch_eviction(self) -> None:
+        """Somebody may change the server's policy while workers run (R39): said loudly, at each change."""
+        link = await self._caller.ready()
+        policy = await eviction_policy(link)
+        if policy not in (None, NO_EVICTION, self._policy):
+            log.critical("%s; set `maxmemory-policy %s`", evicts(link, policy or ""), NO_EVICTION)
+        self._policy = policy
 
     async def _forget_dead_consumers(self) -> None:
         """Names of workers that are gone, with nothing pending (R6, R7); the script checks both again."""

@@ -217,7 +217,11 @@ class _Parts:
     async def open(self) -> None:
         link = self.pump.session.link
         await link.connect()
-        for line in [*await check_server(link), *self.worker.app.warnings()]:
+        for line in await check_server(link):
+            log.critical(line)
+            if self.telling is not None:
+                self.telling.health.degrade(line)
+        for line in self.worker.app.warnings():
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
         await manifest.publish(link, self.pump.session.keys, self.worker.app.declarations())

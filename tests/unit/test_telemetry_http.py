@@ -176,6 +176,18 @@ def test_ready_is_who_claims_and_has_heard_of_redis(status: Status, ready: bool,
     assert facts["slots"] == {"capacity": 8, "in_use": 0}
 
 
+def test_who_does_not_know_whether_redis_keeps_its_jobs_is_ready_and_degraded() -> None:
+    health = Health(lambda: 100.0, lease=30, slots=8)
+    health.tell(Status(100, session=True, heard=99))
+    assert "degraded" not in health.ready()[1]
+
+    health.degrade("it does not tell its maxmemory-policy")
+
+    answer, facts = health.ready()
+    assert answer
+    assert facts["degraded"] == ["it does not tell its maxmemory-policy"]
+
+
 def test_a_short_lease_bears_ten_seconds_of_silence() -> None:
     health = Health(lambda: 100.0, lease=1, slots=8)
 
