@@ -5,14 +5,16 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # The interpreter that makes the virtualenv: PYTHON=python3.12 make venv
 PYTHON ?=
-# More arguments for the command of demo, test, bench and chaos: make test ARGS="tests/unit -k fence"
+# More arguments for the command of demo, test, bench, chaos and soak: make test ARGS="tests/unit -k fence"
 ARGS ?=
-# make chaos: how many sequences the model is driven through, and how often a worker is killed.
+# make chaos: how many jobs; the faults are scaled with them.
+JOBS ?= 500000
+# make soak: how many sequences the scripts and their model are driven through, how often a worker is killed.
 SEQUENCES ?= 2000
 ROUNDS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos clean
+.PHONY: help venv demo test lint format bench chaos soak soak-rounds clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,11 +62,16 @@ format: venv ## Format the code and apply the fixes that are safe
 bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="streamworker --only throughput"
 	$(PY) -m benchmarks $(ARGS)
 
-chaos: export STREAMWORKER_KILLS := $(ROUNDS)
-chaos: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
-chaos: export FLEET_STARTS := 200
-chaos: export CRON_SECONDS := 60
-chaos: venv ## Kill, cut and freeze for longer: ROUNDS=5 SEQUENCES=500 make chaos
+chaos: venv ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
+	$(PY) -m tests.chaos --jobs $(JOBS) $(ARGS)
+
+soak: soak-rounds ## Repeat the tests of faults for longer: ROUNDS=5 SEQUENCES=500 make soak
+
+soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
+soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
+soak-rounds: export FLEET_STARTS := 200
+soak-rounds: export CRON_SECONDS := 60
+soak-rounds: venv
 	$(PY) -m pytest --timeout 1800 tests/integration/test_recovery.py tests/integration/test_outage.py \
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
