@@ -1,0 +1,112 @@
+"""Connections to Postgres, and what its errors mean to somebody who will try again."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from streamworker.core.errors import ConfigurationError, StreamworkerError
+
+if TYPE_CHECKING:
+    import asyncpg
+
+#: Seconds until a connection must stand, and until a statement must be answered.
+CONNECT_TIMEOUT, STATEMENT_TIMEOUT = 5.0, 30.0
+#: What we are called in `pg_stat_activity`.
+APPLICATION = "streamworker"
+
+_SECRET = re.compile(r"(?<=://)([^:@/]*):[^@/]*@")
+#: SQLSTATE classes that are about what was sent, not about the server: data, constraint, limit.
+_DATA = ("22", "23", "54")
+#: Read-only: a primary that became a replica, or a disk that is full. The next connection may find another.
+_READ_ONLY = ("25006", "53100")
+
+
+class PostgresUnavailable(StreamworkerError, ConnectionError):
+    """Postgres cannot be reached, or cannot write now. `kind` is one word, as in the metrics."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        self.kind = kind
+        self.problem = problem
+        super().__init__(f"Postgres: {problem}")
+
+
+def redact(dsn: str) -> str:
+    """The DSN without its password (R28)."""
+    return _SECRET.sub(r"\1:***@", re.sub(r"(?<=[?&]password=)[^&]*", "***", dsn))
+
+
+def check_dsn(dsn: str) -> str:
+    """Return the DSN. Raises ConfigurationError for another scheme."""
+    if urlsplit(dsn).scheme not in ("postgres", "postgresql"):
+        raise ConfigurationError(
+            f"the Postgres DSN {redact(dsn)!r} must begin with postgresql://, "
+            "such as postgresql://user@host:5432/database"
+        )
+    return dsn
+
+
+async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = True) -> asyncpg.Connection:
+    """One connection, to a server that can write unless `writes` is false.
+
+    Statements are prepared under no name, so that PgBouncer in transaction mode may stand between. Raises
+    PostgresUnavailable, or ConfigurationError when asyncpg is not installed or the DSN is none.
+    """
+    check_dsn(dsn)
+    try:
+        import asyncpg
+        from asyncpg.connect_utils import SessionAttribute
+    except ImportError:
+        raise ConfigurationError("asyncpg is not installed: pip install 'streamworker[postgres]'") from None
+    try:
+        connection: asyncpg.Connection = await asyncpg.connect(
+            dsn,
+            timeout=timeout,
+            command_timeout=STATEMENT_TIMEOUT,
+            statement_cache_size=0,
+            server_settings={"application_name": APPLICATION, "timezone": "UTC"},
+            target_session_attrs=SessionAttribute.read_write if writes else SessionAttribute.any,
+        )
+    except (ValueError, asyncpg.InterfaceError) as error:
+        raise ConfigurationError(f"the Postgres DSN {redact(dsn)!r} cannot be used: {error}") from None
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise unavailable(error) from error
+    return connection
+
+
+def unavailable(error: BaseException) -> PostgresUnavailable:
+    """What it means that this went wrong."""
+    import asyncpg
+
+    text = str(error) or type(error).__name__
+    state = getattr(error, "sqlstate", None) or ""
+    if isinstance(error, TimeoutError):
+        return PostgresUnavailable("timeout", "it did not answer in time")
+    if state in _READ_ONLY or isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return PostgresUnavailable("read_only", f"it takes no writes now ({text})")
+    if state in ("42501", "28000", "28P01"):
+        return PostgresUnavailable("refused", f"{text}; see docs/how-to/postgres.md for the rights it needs")
+    if state in ("3F000", "42P01", "42883", "42703"):
+        return PostgresUnavailable(
+            "schema", f"{text}; bring the schema up to date: streamworker mirror migrate"
+        )
+    if state and not state.startswith(("08", "57", "53")):
+        return PostgresUnavailable("error", f"{text} ({state})")
+    return PostgresUnavailable("connection", text)
+
+
+def concerns_data(error: BaseException) -> bool:
+    """Whether the error is about a value that was sent: another batch would not meet it."""
+    import asyncpg
+
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(_DATA)
+    return isinstance(error, asyncpg.DataError | UnicodeError | OverflowError)
+
+
+def passing(error: BaseException) -> bool:
+    """Whether the error is one of Postgres or the way to it, so that trying again makes sense."""
+    import asyncpg
+
+    return isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | OSError | TimeoutError)

@@ -1,0 +1,129 @@
+"""Migrations are applied once, in order, all or none, by whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from streamworker.embedded_postgres import EmbeddedPostgres, find_postgres
+from streamworker.postgres import migrate
+from streamworker.postgres.migrate import Migration, MigrationError
+
+TABLES = {
+    "jobs",
+    "job_transitions",
+    "processed_operations",
+    "outbox",
+    "operator_actions",
+    "mirror_offsets",
+    "mirror_conflicts",
+    "mirror_refused",
+    "migrations",
+}
+
+
+async def tables(connection: asyncpg.Connection) -> set[str]:
+    rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'streamworker'")
+    return {row["tablename"] for row in rows}
+
+
+async def test_an_empty_database_gets_the_whole_schema_and_the_second_run_does_nothing(
+    empty_database: str,
+) -> None:
+    connection = await asyncpg.connect(empty_database)
+
+    first = await migrate.migrate(connection)
+    second = await migrate.migrate(connection)
+
+    assert [each.number for each in first] == list(range(1, len(migrate.migrations()) + 1))
+    assert second == []
+    assert await migrate.pending(connection) == []
+    assert await tables(connection) == TABLES
+    await connection.close()
+
+
+async def test_runners_that_come_at_once_wait_for_each_other(empty_database: str) -> None:
+    connections = [await asyncpg.connect(empty_database) for _ in range(4)]
+
+    done = await asyncio.gather(*(migrate.migrate(each) for each in connections))
+
+    assert sorted(len(each) for each in done) == [0, 0, 0, len(migrate.migrations())]
+    for each in connections:
+        await each.close()
+
+
+async def test_a_failing_migration_changes_nothing(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = migrate.migrations()
+    bad = Migration(len(good) + 1, "bad", "CREATE TABLE streamworker.half (); SELECT 1 / 0;")
+    monkeypatch.setattr(migrate, "migrations", lambda: [*good, bad])
+    connection = await asyncpg.connect(empty_database)
+
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await migrate.migrate(connection)
+
+    assert await tables(connection) == set()
+    await connection.close()
+
+
+async def test_a_file_that_was_changed_after_it_was_applied_is_refused(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(empty_database)
+    await migrate.migrate(connection)
+    first, *others = migrate.migrations()
+    changed = Migration(first.number, first.name, first.sql + "-- more")
+    monkeypatch.setattr(migrate, "migrations", lambda: [changed, *others])
+
+    with pytest.raises(MigrationError, match=r"0001_record\.sql was applied in another form"):
+        await migrate.migrate(connection)
+    await connection.close()
+
+
+async def test_a_schema_of_a_newer_version_is_refused(empty_database: str) -> None:
+    connection = await asyncpg.connect(empty_database)
+    await migrate.migrate(connection)
+    await connection.execute(
+        "INSERT INTO streamworker.migrations (number, name, checksum) VALUES (99, 'later', '')"
+    )
+
+    with pytest.raises(MigrationError, match="migration 99"):
+        await migrate.migrate(connection)
+    await connection.close()
+
+
+async def test_what_mirror_sql_prints_is_what_migrate_does(
+    empty_database: str, each_postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    script = tmp_path / "schema.sql"
+    script.write_text(migrate.render())
+    psql = find_postgres() / "psql"
+
+    command = [psql, "-q", "-v", "ON_ERROR_STOP=1", "-f", script, empty_database]
+    await asyncio.to_thread(subprocess.run, command, check=True)
+
+    connection = await asyncpg.connect(empty_database)
+    assert await migrate.migrate(connection) == []
+    assert await tables(connection) == TABLES
+    await connection.close()
+
+
+async def test_a_day_is_made_once_and_old_days_go(empty_database: str) -> None:
+    import datetime
+
+    connection = await asyncpg.connect(empty_database)
+    await migrate.migrate(connection)
+    days = [datetime.date(2026, 7, each) for each in (30, 31)] + [datetime.date(2026, 8, 1)]
+
+    made = [await connection.fetchval("SELECT streamworker.ensure_day($1)", day) for day in days * 2]
+    gone = await connection.fetch("SELECT streamworker.drop_days_before($1) AS day", days[2])
+
+    assert made == [True] * 3 + [False] * 3
+    assert [row["day"] for row in gone] == days[:2]
+    assert {name for name in await tables(connection) if "2026" in name} == {"job_transitions_20260801"}
+    await connection.close()
