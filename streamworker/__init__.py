@@ -33,9 +33,10 @@ if TYPE_CHECKING:
         TransientError,
         UnknownTask,
     )
-    from streamworker.core.lanes import Lane
+    from streamworker.core.lane import Lane
     from streamworker.core.outcome import Skip, Snooze
     from streamworker.core.retry import Retry
+    from streamworker.core.router import Route
     from streamworker.core.states import Disposition, ErrorClass, Status
     from streamworker.request import JobView, Options, Request
     from streamworker.sync_client import SyncClient, SyncJob
@@ -72,6 +73,7 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryAfter",
+    "Route",
     "SerializationError",
     "ServerUnsuitable",
     "Skip",
@@ -98,9 +100,10 @@ _NAMES_OF = {
         "PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
         "ServerUnsuitable StreamworkerError TransientError UnknownTask"
     ),
-    "streamworker.core.lanes": "Lane",
+    "streamworker.core.lane": "Lane",
     "streamworker.core.outcome": "Skip Snooze",
     "streamworker.core.retry": "Retry",
+    "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
     "streamworker.request": "JobView Options Request",
     "streamworker.sync_client": "SyncClient SyncJob",

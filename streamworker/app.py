@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -14,11 +23,11 @@ from streamworker.client import Job, handle_of, place_all
 from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
-from streamworker.core.lanes import DEFAULT_LANES, Lane, check_lane_name
+from streamworker.core.lane import DEFAULT_LANE, DEFAULT_LANES, Lane, check_lane_name
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
+from streamworker.core.router import Route, Router
 from streamworker.core.template import check_task_name
-from streamworker.request import DEFAULT_LANE
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
@@ -56,6 +65,8 @@ class App:
         name: str,
         *,
         lanes: Mapping[str, Lane] | None = None,
+        routes: Sequence[Route] | None = None,
+        sla: Mapping[str, Collection[str]] | None = None,
         redis_url: str | None = None,
         namespace: str | None = None,
         lease: Duration | None = None,
@@ -66,7 +77,7 @@ class App:
         self.module = _module_of_caller(self)
         self.settings = settings_module.read(name, redis_url=redis_url, namespace=namespace, lease=lease)
         Keys(self.settings.namespace)  # refuses a name that cannot be a namespace
-        chosen = dict(DEFAULT_LANES if lanes is None else lanes)
+        chosen = dict(settings_module.read_lanes() or DEFAULT_LANES if lanes is None else lanes)
         for lane, spec in chosen.items():
             check_lane_name(lane)
             if not isinstance(spec, Lane):
@@ -74,6 +85,13 @@ class App:
         if not chosen:
             raise ConfigurationError(f"app {name!r} needs at least one lane")
         self.lanes: Mapping[str, Lane] = chosen
+        #: Which lane each job waits in.
+        self.router = Router(
+            chosen,
+            self.default_lane,
+            routes=settings_module.read_routes() if routes is None else routes,
+            sla=settings_module.read_sla() if sla is None else sla,
+        )
         self.tasks: dict[str, Task[..., Any]] = {}
         #: The tasks that run by themselves, by name.
         self.crons: dict[str, Cron] = {}
@@ -85,8 +103,12 @@ class App:
 
     @property
     def default_lane(self) -> str:
-        """`normal` where there is one, else the first lane."""
-        return DEFAULT_LANE if DEFAULT_LANE in self.lanes else next(iter(self.lanes))
+        """`normal` where there is one, else the first lane that takes every task, else the first."""
+        if DEFAULT_LANE in self.lanes:
+            return DEFAULT_LANE
+        return next(
+            (name for name, lane in self.lanes.items() if lane.accept is None), next(iter(self.lanes))
+        )
 
     async def __aenter__(self) -> App:
         return self
@@ -134,7 +156,7 @@ class App:
         name: str | None = None,
         lane: str | None = None,
         retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TIMEOUT,
+        timeout: Duration | None = None,
         deadline: Duration | None = None,
         key: str | None = None,
         window: Duration | None = None,
@@ -166,7 +188,7 @@ class App:
         name: str | None = None,
         lane: str | None = None,
         retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TIMEOUT,
+        timeout: Duration | None = None,
         deadline: Duration | None = None,
         key: str | None = None,
         window: Duration | None = None,
@@ -179,13 +201,19 @@ class App:
         if task_name in self.tasks:
             raise ConfigurationError(f"task {task_name} is registered twice in app {self.name}")
         chosen_lane = self.check_lane(lane or self.default_lane, f"task {task_name}")
+        if not any(self.router.accepts(each, task_name) for each in (chosen_lane, self.default_lane)):
+            raise ConfigurationError(
+                f"task {task_name}: neither its lane {chosen_lane!r} nor the default lane "
+                f"{self.default_lane!r} accepts it; add it to accept=, or name another lane"
+            )
         signature = Signature.of(task_name, handler)
+        defaults = self.lanes[chosen_lane]
         policy = Policy.of(
             task_name,
             signature,
             lane=chosen_lane,
-            retry=retry,
-            timeout=timeout,
+            retry=_first(retry, defaults.retry),
+            timeout=_first(timeout, defaults.timeout, DEFAULT_TIMEOUT),
             deadline=deadline,
             max_starts=max_starts,
             window=window,
@@ -267,7 +295,19 @@ class App:
 
     def warnings(self) -> list[str]:
         """What is allowed but odd, one line each; printed when a worker starts."""
-        return [line for task in self.tasks.values() for line in task.policy.retry.warnings(task.name)]
+        found = [line for task in self.tasks.values() for line in task.policy.retry.warnings(task.name)]
+        found += [
+            f"task {task.name} declares lane {task.policy.lane}, which does not accept it: its jobs go to "
+            f"{self.default_lane}"
+            for task in self.tasks.values()
+            if not self.router.accepts(task.policy.lane, task.name)
+        ]
+        return found
+
+
+def _first(*values: Any) -> Any:
+    """The first that somebody gave; None if nobody did."""
+    return next((value for value in values if value is not None), None)
 
 
 def _module_of_caller(app: App) -> str:

@@ -80,12 +80,12 @@ async def place_named(
     """Enqueue one job as the manifest declares its task: the job, its key, what became of it."""
     name = check_task_name(task)
     if not queue.unknown([name]):  # the usual case: no turn of the loop, so that many travel together
-        job, key = declared_job(name, args, options, queue.declared(name))
+        job, key = declared_job(name, args, options, queue.declared(name), queue.router)
         return job, key, await queue.enqueuer.add(job)
     check_args(args)
     async with queue.under_way():
         await queue.know([name])
-        job, key = declared_job(name, args, options, queue.declared(name))
+        job, key = declared_job(name, args, options, queue.declared(name), queue.router)
         return job, key, await queue.enqueuer.add(job)
 
 
@@ -150,7 +150,7 @@ class Client:
                     check_args(each.args)
                 await queue.know(unknown)
             jobs = [
-                declared_job(each.task, each.args, each.options, queue.declared(each.task))[0]
+                declared_job(each.task, each.args, each.options, queue.declared(each.task), queue.router)[0]
                 for each in wanted
             ]
             return await place_all(queue, jobs, self._source)

@@ -16,10 +16,18 @@ from typing import Any
 from streamworker.core import codec, durations
 from streamworker.core.clock import SystemClock
 from streamworker.core.durations import Duration
-from streamworker.core.errors import DurationError, EnqueueRejected, IdempotencyConflict, JobFailed
+from streamworker.core.errors import (
+    DurationError,
+    EnqueueRejected,
+    IdempotencyConflict,
+    JobFailed,
+    PayloadTooLarge,
+)
+from streamworker.core.gates import Gates
 from streamworker.core.ids import JobIds
 from streamworker.core.job import Record, encode_envelope
-from streamworker.core.lanes import check_lane_name
+from streamworker.core.lane import DEFAULT_LANE, MAX_PAYLOAD_BYTES, check_lane_name
+from streamworker.core.router import Decision, Router, Step, Subject
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import (
     KeyTemplate,
@@ -31,13 +39,12 @@ from streamworker.core.template import (
 )
 from streamworker.store.manifest import Declaration
 from streamworker.store.placing import Placed
+from streamworker.store.routing import NO_RULES
 from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS, NewJob
 from streamworker.store.watching import Ended
 
 #: The correlation id of the job whose handler is running: what it enqueues inherits it.
 current_correlation_id: ContextVar[str | None] = ContextVar("streamworker_correlation_id", default=None)
-#: Lane of a job for which nobody named one.
-DEFAULT_LANE = "normal"
 
 _ids = JobIds(SystemClock().time_ms)
 
@@ -95,16 +102,28 @@ def new_job(
     args: Mapping[str, Any],
     options: Options,
     *,
-    lane: str = DEFAULT_LANE,
-    payload_limit: int = codec.PAYLOAD_LIMIT_BYTES,
+    own: str = DEFAULT_LANE,
+    router: Router = NO_RULES,
+    gates: Gates | None = None,
+    manifest: int = 0,
     window_ms: int = KEY_WINDOW_MS,
     max_starts: int = MAX_STARTS,
 ) -> NewJob:
     """One job ready for Redis; everything that can be refused without Redis is refused here.
 
-    Raises SerializationError with the path of the bad value, or PayloadTooLarge.
+    `own` is the task's lane; the router has the last word. `manifest` is the number of the change that
+    declared the gates. Raises SerializationError with the path of the bad value, PayloadTooLarge, or
+    InvalidArgument for an argument that a gate's template cannot use.
     """
-    encoded = codec.encode_args(dict(args), limit=payload_limit)
+    encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
+    lane, why = options.lane or own, ""
+    if not router.plain:
+        placed = router.decide(Subject(task, own, options.lane, options.tenant, len(encoded)))
+        lane, why = placed.lane, placed.why
+    limit = router.limit(lane)
+    if len(encoded) > limit:
+        raise PayloadTooLarge(len(encoded), limit, "args")
+    entity = gates.entity(args) if gates else ""
     correlation_id = options.correlation_id or current_correlation_id.get()
     envelope = encode_envelope(
         task, encoded, key=options.key, tenant=options.tenant, correlation_id=correlation_id
@@ -113,21 +132,23 @@ def new_job(
     return NewJob(
         job_id=_ids.new(),
         task=task,
-        lane=options.lane or lane,
+        lane=lane,
         envelope=envelope,
-        key_id=key_id(task, "", options.key) if options.key is not None else "",
+        key_id=key_id(task, entity, options.key) if options.key is not None else "",
         fingerprint=codec.fingerprint(args) if keyed else "",
         window_ms=window_ms,
         delay_ms=options.delay_ms,
         deadline_ms=options.deadline_ms,
         tenant=options.tenant or "",
         max_starts=max_starts,
+        gates=gates.line(args, tenant=options.tenant, lane=lane, number=manifest) if gates else "",
+        route=why,
     )
 
 
 def check_args(args: Mapping[str, Any]) -> None:
-    """Refuse arguments that cannot travel, before anything is sent. Raises as `new_job`."""
-    codec.encode_args(dict(args), limit=codec.PAYLOAD_LIMIT_BYTES)
+    """Refuse arguments that no lane can take, before anything is sent. Raises as `new_job`."""
+    codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
 
 
 def with_key_and_deadline(
@@ -144,25 +165,37 @@ def with_key_and_deadline(
 
 
 def declared_job(
-    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None
+    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None, router: Router
 ) -> tuple[NewJob, str | None]:
-    """One job as its task declares it, and its key; what the options say wins (D17).
+    """One job as its task declares it and the router decides, and its key; what the options say wins (D17).
 
     `declared` None: nobody has declared the task, so nothing but the options is known. Raises as `new_job`.
     """
     check_task_name(task)
     if declared is None:
-        return new_job(task, args, options), options.key
+        return new_job(task, args, options, own=router.default, router=router), options.key
     options = with_key_and_deadline(options, args, declared.template, declared.deadline_ms)
     job = new_job(
         task,
         args,
         options,
-        lane=declared.lane,
+        own=declared.lane,
+        router=router,
+        gates=declared.ready,
+        manifest=declared.number,
         window_ms=declared.window_ms,
         max_starts=declared.max_starts,
     )
     return job, options.key
+
+
+def explain_route(
+    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None, router: Router
+) -> tuple[Decision, list[Step]]:
+    """Where `declared_job` would let the job wait, and what was looked at. Raises SerializationError."""
+    own = router.default if declared is None else declared.lane
+    size = len(codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES))
+    return router.explain(Subject(task, own, options.lane, options.tenant, size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
+from streamworker.core.lane import Lane
+from streamworker.core.router import Route
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 #: Metrics say much about a service: they are for this machine unless the address is given.
@@ -66,6 +69,86 @@ def read(
         redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,
         lease=seconds,
     )
+
+
+def read_lanes(environ: Mapping[str, str] | None = None) -> dict[str, Lane]:
+    """The lanes of STREAMWORKER_LANES, such as `priority reserved=16 weight=4; normal`; else {}.
+
+    Raises ConfigurationError, InvalidArgument or DurationError.
+    """
+    lanes = {}
+    for name, said in _declarations("STREAMWORKER_LANES", environ, _LANE_OPTIONS):
+        if name in lanes:
+            raise ConfigurationError(f"STREAMWORKER_LANES declares lane {name!r} twice")
+        lanes[name] = Lane(**said)
+    return lanes
+
+
+def read_routes(environ: Mapping[str, str] | None = None) -> list[Route]:
+    """The rules of STREAMWORKER_ROUTES, such as `bulk task=report.*; priority sla=gold`, in order.
+
+    Raises ConfigurationError or InvalidArgument.
+    """
+    return [
+        Route(lane, **said) for lane, said in _declarations("STREAMWORKER_ROUTES", environ, _ROUTE_OPTIONS)
+    ]
+
+
+def read_sla(environ: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Who is in which class by STREAMWORKER_SLA, such as `gold tenants=acme,globex`."""
+    found = _declarations("STREAMWORKER_SLA", environ, {"tenants": _words})
+    return {name: said.get("tenants", []) for name, said in found}
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _marks(text: str) -> tuple[int, ...]:
+    return tuple(int(mark) for mark in text.split(","))
+
+
+#: What may be said of a lane or rule in the environment, and how it is read.
+_LANE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "reserved": int,
+    "weight": int,
+    "aging": str,
+    "target": str,
+    "pressure": _marks,
+    "accept": _words,
+    "payload_limit": int,
+    "timeout": str,
+}
+_ROUTE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "name": str,
+    "task": _words,
+    "tenant": _words,
+    "sla": str,
+    "size_above": int,
+    "pressure": str,
+}
+
+
+def _declarations(
+    variable: str, environ: Mapping[str, str] | None, options: Mapping[str, Callable[[str], Any]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a variable declares: `head option=value ...`, several of them with `;` between."""
+    text = (os.environ if environ is None else environ).get(variable, "")
+    for part in filter(None, map(str.strip, text.split(";"))):
+        head, *words = part.split()
+        said: dict[str, Any] = {}
+        for word in words:
+            option, equals, value = word.partition("=")
+            if option not in options or not equals or option in said:
+                raise ConfigurationError(
+                    f"{variable}: {word!r} in {part!r} cannot be read; after {head!r} come options, each "
+                    f"once, as name=value: {', '.join(options)}"
+                )
+            try:
+                said[option] = options[option](value)
+            except ValueError:
+                raise ConfigurationError(f"{variable}: {word!r} in {part!r} is no whole number") from None
+        yield head, said
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class SyncClient:
         if unknown := self._queue.unknown([name]):
             check_args(args or {})
             self._queue.know(unknown)
-        job, held = declared_job(name, args or {}, options, self._queue.declared(name))
+        job, held = declared_job(name, args or {}, options, self._queue.declared(name), self._queue.router)
         (placed,) = self._queue.place([job])
         accepted(placed, job, held)
         return SyncJob(placed.job_id, placed.disposition, self._queue)
@@ -117,7 +117,9 @@ class SyncClient:
                 check_args(each.args)
             self._queue.know(unknown)
         jobs = [
-            declared_job(each.task, each.args, each.options, self._queue.declared(each.task))[0]
+            declared_job(
+                each.task, each.args, each.options, self._queue.declared(each.task), self._queue.router
+            )[0]
             for each in wanted
         ]
         return [SyncJob(placed.job_id, placed.disposition, self._queue) for placed in self._queue.place(jobs)]

@@ -15,6 +15,7 @@ from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.retry import Retry
+from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate, check_task_name
 from streamworker.request import Options, new_job, with_key_and_deadline
 from streamworker.store.manifest import CronSpec, Declaration
@@ -212,7 +213,9 @@ def _is_exception_type(value: object) -> bool:
 
 
 class Submitter(Protocol):
-    """What a task needs of its app to enqueue: the app's own producer."""
+    """What a task needs of its app to enqueue: the app's own producer, and its router."""
+
+    router: Router
 
     async def submit(self, job: NewJob, key: str | None) -> Job[Any]: ...
 
@@ -314,7 +317,8 @@ class Task(Generic[P, R]):
             self.name,
             bound,
             options,
-            lane=policy.lane,
+            own=policy.lane,
+            router=self._app.router,
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
         )

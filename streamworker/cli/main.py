@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, run, workers
+from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, route, run, workers
 from streamworker.cli.edge import Commands
 
 
@@ -43,6 +43,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cron.app, name="cron")
 app.command("lanes")(lanes.lanes)
+app.command("route")(route.route)
 app.command("workers")(workers.workers)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

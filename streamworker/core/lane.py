@@ -13,6 +13,8 @@ from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.retry import Retry
 from streamworker.core.template import check_task_name
 
+#: Lane of a job for which nobody named one.
+DEFAULT_LANE = "normal"
 _LANE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 MAX_WEIGHT = 1000
 MAX_RESERVED = 100_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamworker.core.codec import PAYLOAD_LIMIT_BYTES
@@ -113,11 +113,16 @@ class Router:
         """Raises ConfigurationError for a route to a lane, or of a class, that is not there."""
         self.lanes = lanes
         self.default = default
-        self.routes = tuple(routes)
+        self.routes = tuple(
+            route if route.name else replace(route, name=f"route-{place}")
+            for place, route in enumerate(routes, 1)
+        )
         self.sla = {name: frozenset(tenants) for name, tenants in (sla or {}).items()}
         self._class_of = {tenant: name for name, tenants in self.sla.items() for tenant in tenants}
-        self._rules = [_Rule(place, route) for place, route in enumerate(self.routes, 1)]
+        self._rules = [_Rule(route) for route in self.routes]
         self._picky = any(lane.accept is not None for lane in lanes.values())
+        #: Nothing but the task and the producer have a say.
+        self.plain = not self._rules and not self._picky
         #: Whether a decision may hang on how full the lanes are.
         self.by_pressure = any(route.pressure is not None for route in self.routes)
         self._check()
@@ -140,7 +145,7 @@ class Router:
             raise ConfigurationError("a tenant is in two classes of sla=; it has one")
 
     def decide(self, subject: Subject, pressure: Mapping[str, Pressure] = _NO_PRESSURE) -> Decision:
-        """The lane of this job; pure, and a look-up where there are no rules."""
+        """The lane of this job; pure."""
         lane, why = subject.asked or subject.own, ""
         if subject.asked is None:
             for rule in self._rules:
@@ -194,9 +199,9 @@ class Router:
 class _Rule:
     """A route made ready to be asked."""
 
-    def __init__(self, place: int, route: Route) -> None:
+    def __init__(self, route: Route) -> None:
         self.route = route
-        self.name = route.name or f"route-{place}"
+        self.name = route.name or ""
         self._task = None if route.task is None else _Matcher(route.task)
         self._tenant = None if route.tenant is None else _Matcher(route.tenant)
         self._pressure = None if route.pressure is None else Pressure(route.pressure)

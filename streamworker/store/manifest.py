@@ -1,22 +1,25 @@
-"""The manifest: what tasks declare, published by workers, read by producers that do not have the code (D17).
+"""The manifest: what an app declares, published by workers, read by producers without the code (D17).
 
-Each task has a field `task:<name>` in `meta`: the number of the change that wrote it, and the declaration as
-a JSON object. Fields that a reader does not know are ignored, so that newer workers may say more.
+Each task has a field `task:<name>` in `meta`, and the router one named `routing`: the number of the change
+that wrote it, and a JSON object. What a reader does not know in it is ignored, so that newer workers may say
+more.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from streamworker.core.errors import ConfigurationError
+from streamworker.core.gates import Gate, GateKind, Gates
+from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate
-from streamworker.store import scripts
+from streamworker.store import routing, scripts
 from streamworker.store.connection import Argument, Link, ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS
@@ -24,6 +27,7 @@ from streamworker.store.scripts import KEY_WINDOW_MS, MAX_STARTS
 log = logging.getLogger("streamworker")
 
 FIELD = "task:"
+ROUTING = "routing"
 #: Seconds after which a producer reads a task's declaration again.
 FRESH = 60.0
 #: The same for a task that was not in the manifest: its first worker may be starting.
@@ -53,9 +57,12 @@ class Declaration:
     timeout: float = 0.0  # seconds for one attempt
     retry: str = ""  # the policy in words
     cron: CronSpec | None = None
+    gates: tuple[Gate, ...] = ()
     #: Which change of the manifest wrote it; 0 for one that was not read from there.
     number: int = 0
     template: KeyTemplate | None = None
+    #: The gates, ready to be named; None when there are none.
+    ready: Gates | None = field(default=None, compare=False, repr=False)
 
     def encode(self) -> bytes:
         """As it is published: the same declaration always gives the same bytes."""
@@ -71,10 +78,12 @@ class Declaration:
         }
         if self.cron is not None:
             raw["cron"] = {"spec": self.cron.spec, "tz": self.cron.tz, "overlap": self.cron.overlap}
+        if self.gates:
+            raw["gates"] = [[gate.kind, gate.scope, gate.figures] for gate in self.gates]
         return orjson.dumps(raw, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
-    def decode(cls, value: bytes) -> Declaration:
+    def decode(cls, task: str, value: bytes) -> Declaration:
         """Raises ValueError for what no version of ours has written."""
         number, _, text = value.partition(b" ")
         raw = orjson.loads(text)
@@ -91,27 +100,30 @@ class Declaration:
             timeout=float(raw.get("timeout", 0)),
             retry=str(raw.get("retry", "")),
             cron=None if cron is None else CronSpec(str(cron["spec"]), str(cron["tz"]), str(cron["overlap"])),
+            gates=tuple(
+                Gate(GateKind(kind), scope, figures) for kind, scope, figures in raw.get("gates", ())
+            ),
             number=int(number),
         )
-        if found.key is None:
-            return found
-        return replace(found, template=KeyTemplate.parse(found.key, found.arguments, what="key"))
+        template = None if found.key is None else KeyTemplate.parse(found.key, found.arguments, what="key")
+        ready = Gates(task, found.arguments, found.gates) if found.gates else None
+        return replace(found, template=template, ready=ready)
 
 
-def publish_call(declared: Mapping[str, Declaration]) -> scripts.Call:
-    """The script call that publishes these tasks. It is sent under the namespace's own tag."""
-    rows: list[Argument] = []
+def publish_call(declared: Mapping[str, Declaration], router: Router) -> scripts.Call:
+    """The script call that publishes tasks and router. It is sent under the namespace's own tag."""
+    rows: list[Argument] = [ROUTING, routing.encode(router, declared)]
     for name, declaration in sorted(declared.items()):
-        rows += (name, declaration.encode())
+        rows += (FIELD + name, declaration.encode())
     return scripts.publish(rows=rows)
 
 
-async def publish(link: Link, keys: Keys, declared: Mapping[str, Declaration]) -> None:
-    """Publish these tasks. What cannot be published is warned of: the worker serves them all the same.
+async def publish(link: Link, keys: Keys, declared: Mapping[str, Declaration], router: Router) -> None:
+    """Publish tasks and router. What cannot be published is warned of: the worker serves them all the same.
 
     Raises ConnectionLost.
     """
-    call = publish_call(declared)
+    call = publish_call(declared, router)
     try:
         await link.script(call.script, keys.namespace_tag, *call.argv)
     except ReplyError as error:  # no memory, or no right
@@ -123,9 +135,20 @@ def read(task: str, value: bytes | None) -> Declaration | None:
     if value is None:
         return None
     try:
-        return Declaration.decode(value)
+        return Declaration.decode(task, value)
     except (ValueError, TypeError, KeyError, ConfigurationError) as error:
         log.warning("task %s: its declaration cannot be read, so it is not applied: %s", task, error)
+        return None
+
+
+def read_router(value: bytes | None) -> Router | None:
+    """The router that stands in the manifest; None for what is not there or cannot be read."""
+    if value is None:
+        return None
+    try:
+        return routing.decode(value.partition(b" ")[2])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("the rules of the router cannot be read, so they are not applied: %s", error)
         return None
 
 
@@ -134,6 +157,8 @@ class Cache:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, Declaration | None]] = {}
+        #: The rules that were read last; without any, each job waits where its task says.
+        self.router = routing.NO_RULES
 
     def stale(self, tasks: Iterable[str]) -> list[str]:
         """The tasks that must be read before they are used."""
@@ -149,9 +174,11 @@ class Cache:
         """Whether something is known of all of them, fresh or not: an outage must not undo that."""
         return all(name in self._known for name in tasks)
 
-    def note(self, tasks: Collection[str], values: Collection[bytes | None]) -> None:
-        """Keep what was read."""
-        for name, value in zip(tasks, values, strict=True):
+    def note(self, tasks: Collection[str], values: Sequence[bytes | None]) -> None:
+        """Keep what was read of the fields of these tasks."""
+        *declared, rules = values
+        self.router = read_router(rules) or routing.NO_RULES
+        for name, value in zip(tasks, declared, strict=True):
             found = read(name, value)
             fresh = FRESH if found is not None else FRESH_UNKNOWN
             self._known[name] = (time.monotonic() + fresh, found)
@@ -165,5 +192,5 @@ class Cache:
 
 
 def fields(tasks: Iterable[str]) -> list[str]:
-    """The fields of `meta` that hold these tasks."""
-    return [FIELD + name for name in tasks]
+    """The fields of `meta` that hold these tasks, and the router after them."""
+    return [*(FIELD + name for name in tasks), ROUTING]

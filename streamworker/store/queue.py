@@ -11,6 +11,7 @@ from typing import Any
 
 from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
+from streamworker.core.router import Router
 from streamworker.settings import Settings
 from streamworker.store import manifest, scripts
 from streamworker.store.awaiter import Awaiter, look
@@ -42,6 +43,11 @@ class Queue:
     def declared(self, task: str) -> Declaration | None:
         """What the manifest says of a task, as far as this queue has read it; see `know`."""
         return self._manifest.get(task)
+
+    @property
+    def router(self) -> Router:
+        """The rules of the manifest, as far as this queue has read them; see `know`."""
+        return self._manifest.router
 
     def unknown(self, tasks: Collection[str]) -> list[str]:
         """The tasks whose declaration `know` has to read first."""

@@ -195,6 +195,8 @@ class NewJob:
     tenant: str = ""
     max_starts: int = MAX_STARTS
     producer: str = ""
+    gates: str = ""  # what it must pass to start, see core/gates.py
+    route: str = ""  # why it waits in another lane than was asked for or declared
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)

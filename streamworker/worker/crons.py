@@ -16,6 +16,7 @@ from streamworker.app import App
 from streamworker.core.cron import LATE_WITHIN_MS, Cron
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.job import encode_envelope
+from streamworker.core.router import Subject
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff
 from streamworker.store.keys import Keys
@@ -133,7 +134,7 @@ class Crons:
         return NewJob(
             job_id=cron.job_id(tick),
             task=cron.name,
-            lane=policy.lane,
+            lane=self._app.router.decide(Subject(cron.name, policy.lane)).lane,
             envelope=encode_envelope(cron.name, b"{}", tick=tick),
             deadline_ms=policy.deadline_ms,
             max_starts=policy.max_starts,

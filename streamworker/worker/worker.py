@@ -224,7 +224,8 @@ class _Parts:
         for line in self.worker.app.warnings():
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
-        await manifest.publish(link, self.pump.session.keys, self.worker.app.declarations())
+        app = self.worker.app
+        await manifest.publish(link, self.pump.session.keys, app.declarations(), app.router)
         await self.pump.open()
         self.heartbeat.start()
         log.info(

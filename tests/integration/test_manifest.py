@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamworker import App, Client, Context, Disposition, Options, Request, SyncClient
+from streamworker import App, Client, Context, Disposition, Lane, Options, Request, Route, SyncClient
 from streamworker.core.errors import ConnectionLost, InvalidArgument
 from streamworker.store import manifest
 from streamworker.store.manifest import CronSpec, Declaration
@@ -275,3 +275,112 @@ def test_a_declaration_comes_back_as_it_was_published() -> None:
     assert found.template is not None
     assert found.template.render({"n": 7}) == "x:7"
     assert found.encode() == declared.encode()
+
+
+# --- the router ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def routed(valkey: BenchServer, namespace: str) -> AsyncIterator[App]:
+    """An app with rules, after a worker of it has come and gone."""
+    app = App(
+        "shop",
+        redis_url=valkey.url,
+        namespace=namespace,
+        lease="1s",
+        lanes={"priority": Lane(accept=["pay"]), "main": Lane(), "bulk": Lane(payload_limit=400_000)},
+        routes=[
+            Route("bulk", tenant="acme", name="acme"),
+            Route("priority", task="pay", sla="gold"),
+            Route("bulk", size_above=1000),
+        ],
+        sla={"gold": ["globex"]},
+    )
+
+    async def handler(ctx: Context, text: str = "") -> None: ...
+
+    app.task(name="pay")(handler)
+    app.task(name="report")(handler)
+    async with app:
+        async with serving(app):
+            pass
+        yield app
+
+
+#: Task, arguments, options, and where the job waits.
+ROUTED = [
+    ("report", {}, {}, "main"),
+    ("report", {}, {"lane": "priority"}, "main"),
+    ("pay", {}, {"lane": "priority"}, "priority"),
+    ("pay", {}, {"tenant": "globex"}, "priority"),
+    ("report", {}, {"tenant": "globex"}, "main"),
+    ("report", {}, {"tenant": "acme"}, "bulk"),
+    ("report", {"text": "x" * 300_000}, {}, "bulk"),
+    ("nobody knows", {}, {}, "main"),
+    ("nobody knows", {}, {"lane": "priority"}, "main"),
+]
+
+
+@pytest.mark.parametrize(("task", "args", "options", "lane"), ROUTED)
+async def test_producers_without_the_code_go_by_the_rules_of_the_app(
+    routed: App,
+    observer: Observer,
+    valkey: BenchServer,
+    namespace: str,
+    task: str,
+    args: dict[str, Any],
+    options: dict[str, Any],
+    lane: str,
+) -> None:
+    """D17."""
+    name = task.replace(" ", "_")
+    async with Client(valkey.url, app="shop", namespace=namespace) as client:
+        jobs = [await client.enqueue(name, args, **options)]
+        jobs += await client.enqueue_many([Request(name, args, Options.of(**options))])
+    with SyncClient(valkey.url, app="shop", namespace=namespace) as sync:
+        ids = [job.id for job in jobs] + [sync.enqueue(name, args, **options).id]
+        ids += [job.id for job in sync.enqueue_many([Request(name, args, Options.of(**options))])]
+    if name in routed.tasks:
+        ids.append((await routed.enqueue(name, args, **options)).id)
+
+    assert {observer.record(job_id).lane for job_id in ids} == {lane}
+
+
+async def test_the_command_line_says_which_rule_decides(
+    routed: App, valkey: BenchServer, namespace: str
+) -> None:
+    with Desk(valkey.url, namespace) as desk:
+
+        async def ask(*arguments: str) -> str:
+            return (await asyncio.to_thread(desk.call, "route", *arguments)).stdout
+
+        plain = await ask("report", "--tenant", "acme")
+        explained = await ask("pay", "--tenant", "globex", "--explain")
+        refused = json.loads(await ask("report", "--lane", "priority", "--json"))
+        unknown = await ask("nobody")
+
+    assert plain.split() == ["bulk"]
+    lines = [line.split() for line in explained.splitlines()]
+    assert lines[0] == ["rule", "lane", "fits", "because"]
+    assert ["acme", "bulk", "no", "the", "tenant", "is", "globex"] in lines
+    assert ["route-2", "priority", "yes", "task", "pay;", "class", "gold"] in lines
+    assert lines[-1] == ["priority"]
+    assert (refused["lane"], refused["why"]) == ("main", "accept:priority")
+    assert [(step["rule"], step["fits"]) for step in refused["steps"]] == [
+        ("asked", True),
+        ("accept", False),
+        ("default", True),
+    ]
+    assert unknown.split() == ["main"]
+
+
+async def test_rules_that_cannot_be_read_are_not_applied(
+    routed: App, observer: Observer, valkey: BenchServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    observer.redis.hset(observer.keys.meta, "routing", '1 {"lanes": 5}')
+
+    async with Client(valkey.url, app="shop", namespace=namespace) as client:
+        job = await client.enqueue("report", tenant="acme")
+
+    assert observer.record(job.id).lane == "main", "what the task declares still counts"
+    assert "cannot be read" in caplog.text

@@ -9,7 +9,7 @@ from tests.lua.driver import Shard
 
 
 def publish(shard: Shard, **declared: str) -> int:
-    rows = [word for one in declared.items() for word in one]
+    rows = [word for name, text in declared.items() for word in (f"task:{name}", text)]
     return int(shard.send(scripts.publish(rows=rows)))
 
 

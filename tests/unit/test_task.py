@@ -22,6 +22,7 @@ from streamworker import (
 )
 from streamworker.core.job import Envelope
 from streamworker.request import current_correlation_id
+from streamworker.store.routing import NO_RULES
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 from streamworker.task import Signature, Task
 
@@ -317,9 +318,11 @@ def test_a_handler_logs_what_it_runs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_enqueue_hands_its_job_and_key_to_the_app() -> None:
-    """A task needs of its app only `submit`."""
+    """A task needs of its app only `submit` and the router."""
 
     class Recorder:
+        router = NO_RULES
+
         def __init__(self) -> None:
             self.seen: list[tuple[NewJob, str | None]] = []
 
