@@ -67,15 +67,19 @@ def one_outcome(life: Life) -> Iterator[Violation]:
 
 
 def fresh_fences(life: Life) -> Iterator[Violation]:
-    """A claim ends only under its newest fence, and fences grow from claim to claim (D1, D4)."""
+    """A claim ends only under its newest fence and by its owner; fences grow from claim to claim (D1, D4)."""
     found = holdings(life)
     for holding, following in pairwise(found):
         if following.claim.fence <= holding.claim.fence:
             evidence = f"{shown(following.claim)} after {shown(holding.claim)}"
             yield Violation(Kind.FENCE_FELL, life.job_id, evidence)
     for holding in found:
-        if holding.over is not None and holding.over.fence < holding.newest_fence:
-            evidence = f"{shown(holding.over)}, but the newest fence was {holding.newest_fence}"
+        over = holding.over
+        if over is not None and over.fence < holding.newest_fence:
+            evidence = f"{shown(over)}, but the newest fence was {holding.newest_fence}"
+            yield Violation(Kind.STALE_ACCEPTED, life.job_id, evidence)
+        if over is not None and holding.has_outcome and over.worker != holding.claim.worker:
+            evidence = f"{shown(over)}, but the claim was {holding.claim.worker}'s"
             yield Violation(Kind.STALE_ACCEPTED, life.job_id, evidence)
 
 

@@ -205,6 +205,7 @@ BAD: dict[str, tuple[Kind, History]] = {
         Kind.STALE_ACCEPTED,
         run(Story(), starts=[Start("j", 1, 12, "a", T0 + 2)]),
     ),
+    "an outcome that the worker before told": (Kind.STALE_ACCEPTED, run(Story(DIED).change(7, worker="a"))),
     "a fence that fell": (Kind.FENCE_FELL, run(Story(TWICE).change(5, fence=9))),
     "success that nobody told": (Kind.FALSE_OUTCOME, run(Story(), ends=[])),
     "success of a handler that raised": (
