@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UnknownTask,
     )
     from streamworker.core.lane import Lane
+    from streamworker.core.limits import Concurrency, Dependency, Rate
     from streamworker.core.outcome import Skip, Snooze
     from streamworker.core.retry import Retry
     from streamworker.core.router import Route
@@ -51,9 +52,11 @@ __all__ = [
     "Call",
     "Cancel",
     "Client",
+    "Concurrency",
     "ConfigurationError",
     "ConnectionLost",
     "Context",
+    "Dependency",
     "Disposition",
     "DurationError",
     "EnqueueRejected",
@@ -69,6 +72,7 @@ __all__ = [
     "OutcomeUnknown",
     "PayloadTooLarge",
     "PersistentError",
+    "Rate",
     "Request",
     "ResultTimeout",
     "Retry",
@@ -101,6 +105,7 @@ _NAMES_OF = {
         "ServerUnsuitable StreamworkerError TransientError UnknownTask"
     ),
     "streamworker.core.lane": "Lane",
+    "streamworker.core.limits": "Concurrency Dependency Rate",
     "streamworker.core.outcome": "Skip Snooze",
     "streamworker.core.retry": "Retry",
     "streamworker.core.router": "Route",

@@ -23,7 +23,9 @@ from streamworker.client import Job, handle_of, place_all
 from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
+from streamworker.core.gates import declare
 from streamworker.core.lane import DEFAULT_LANE, DEFAULT_LANES, Lane, check_lane_name
+from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
@@ -41,6 +43,9 @@ R = TypeVar("R")
 #: a plain one, not even where its parameters are Any.
 J = TypeVar("J", bound="bool | int | float | str | Mapping[str, Any] | Sequence[Any] | Snooze | Skip | None")
 log = logging.getLogger("streamworker")
+
+#: The scripts hold jobs at gates; until they do, what asks for one is refused.
+GATES_ARE_KEPT = False
 
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
 
@@ -67,6 +72,7 @@ class App:
         lanes: Mapping[str, Lane] | None = None,
         routes: Sequence[Route] | None = None,
         sla: Mapping[str, Collection[str]] | None = None,
+        dependencies: Mapping[str, Dependency] | None = None,
         redis_url: str | None = None,
         namespace: str | None = None,
         lease: Duration | None = None,
@@ -92,6 +98,8 @@ class App:
             routes=settings_module.read_routes() if routes is None else routes,
             sla=settings_module.read_sla() if sla is None else sla,
         )
+        #: What handlers call, by name.
+        self.dependencies = check_dependencies(dependencies or {})
         self.tasks: dict[str, Task[..., Any]] = {}
         #: The tasks that run by themselves, by name.
         self.crons: dict[str, Cron] = {}
@@ -164,6 +172,10 @@ class App:
         transient: tuple[type[BaseException], ...] = (),
         persistent: tuple[type[BaseException], ...] = (),
         run_in: Literal["thread", "process"] = "thread",
+        entity: str | None = None,
+        entity_order: Literal["free", "strict"] = "free",
+        uses: Sequence[str] = (),
+        limits: Sequence[Limit] = (),
     ) -> TaskDecorator: ...
 
     def task(  # type: ignore[misc]  # options are checked by _register
@@ -174,8 +186,10 @@ class App:
         The handler's first parameter is its `Context`; the others travel as JSON by name. `timeout` is for
         one attempt, `deadline` for the whole job from enqueue, `key` a template over the arguments,
         `window` how long a key is held after success, `run_in="process"` for a handler that computes: it runs
-        in a child process instead of the worker's loop or a thread of it. Raises ConfigurationError,
-        DurationError or InvalidArgument.
+        in a child process instead of the worker's loop or a thread of it. `entity` is a template over the
+        arguments: jobs of one entity run one at a time, in order; with `entity_order="strict"` also while
+        one of them waits for a retry. `uses` names dependencies of the app, `limits` are `Rate(...)` and
+        `Concurrency(...)`. Raises ConfigurationError, DurationError or InvalidArgument.
         """
         if handler is not None:
             return self._register(handler)
@@ -196,6 +210,10 @@ class App:
         transient: tuple[type[BaseException], ...] = (),
         persistent: tuple[type[BaseException], ...] = (),
         run_in: Literal["thread", "process"] = "thread",
+        entity: str | None = None,
+        entity_order: Literal["free", "strict"] = "free",
+        uses: Sequence[str] = (),
+        limits: Sequence[Limit] = (),
     ) -> Task[..., Any]:
         task_name = check_task_name(name or handler.__name__)
         if task_name in self.tasks:
@@ -208,6 +226,20 @@ class App:
             )
         signature = Signature.of(task_name, handler)
         defaults = self.lanes[chosen_lane]
+        if entity_order not in ("free", "strict"):
+            raise ConfigurationError(
+                f'task {task_name}: entity_order= is "free" or "strict", not {entity_order!r}'
+            )
+        gates = declare(
+            task_name,
+            entity=entity,
+            strict=entity_order == "strict",
+            uses=uses,
+            limits=limits,
+            dependencies=self.dependencies,
+        )
+        if gates and not GATES_ARE_KEPT:
+            raise ConfigurationError(f"task {task_name}: entity=, uses= and limits= are not enforced yet")
         policy = Policy.of(
             task_name,
             signature,
@@ -221,6 +253,8 @@ class App:
             transient=transient,
             persistent=persistent,
             run_in=run_in,
+            gates=gates,
+            uses=uses,
         )
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
         self.tasks[task_name] = task
@@ -251,6 +285,10 @@ class App:
                     "its context, and what else it takes has defaults"
                 )
             task: Task[[], Any] = self._register(handler, **options)
+            if task.gates is not None and task.gates.fields:
+                raise ConfigurationError(
+                    f"cron {name}: nobody gives {', '.join(task.gates.fields)}, which its gates name"
+                )
             task.cron = self.crons[name] = Cron(name, schedule, Overlap(overlap))
             return task
 
@@ -293,9 +331,18 @@ class App:
         """What each task declares, as workers publish it."""
         return {name: task.declaration() for name, task in self.tasks.items()}
 
+    def limits(self) -> dict[str, str]:
+        """The figures that its tasks declare, by the name of their limit."""
+        return {
+            limit: figures
+            for task in self.tasks.values()
+            if task.gates is not None
+            for limit, figures in task.gates.figures().items()
+        }
+
     def warnings(self) -> list[str]:
         """What is allowed but odd, one line each; printed when a worker starts."""
-        found = [line for task in self.tasks.values() for line in task.policy.retry.warnings(task.name)]
+        found = [line for task in self.tasks.values() for line in task.policy.warnings(task.name)]
         found += [
             f"task {task.name} declares lane {task.policy.lane}, which does not accept it: its jobs go to "
             f"{self.default_lane}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -14,6 +14,7 @@ from streamworker.core import durations
 from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
+from streamworker.core.gates import Gate, Gates
 from streamworker.core.retry import Retry
 from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate, check_task_name
@@ -157,6 +158,8 @@ class Policy:
     transient: tuple[type[BaseException], ...]
     persistent: tuple[type[BaseException], ...]
     in_process: bool = False  # run in a child process, not in the worker's loop or a thread of it
+    gates: tuple[Gate, ...] = ()  # what its jobs must pass to start
+    uses: tuple[str, ...] = ()  # names of the dependencies that it calls
 
     @classmethod
     def of(
@@ -174,6 +177,8 @@ class Policy:
         transient: tuple[type[BaseException], ...],
         persistent: tuple[type[BaseException], ...],
         run_in: str = "thread",
+        gates: tuple[Gate, ...] = (),
+        uses: Sequence[str] = (),
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
         retry = retry or Retry()
@@ -205,7 +210,19 @@ class Policy:
             tuple(transient),
             tuple(persistent),
             run_in == "process",
+            gates,
+            tuple(uses),
         )
+
+    def warnings(self, task: str) -> list[str]:
+        """What is allowed and probably not meant, a sentence each; for start-up and `doctor`."""
+        found = self.retry.warnings(task)
+        if self.uses and self.key is None:
+            found.append(
+                f"task {task} uses {', '.join(self.uses)} and has no key=: two jobs for the same thing would "
+                "both call it"
+            )
+        return found
 
 
 def _is_exception_type(value: object) -> bool:
@@ -238,6 +255,8 @@ class Task(Generic[P, R]):
         self.handler = handler
         self.policy = policy
         self.signature = signature
+        #: What its jobs must pass to start; None for a task without gates.
+        self.gates = Gates(name, signature.names, policy.gates) if policy.gates else None
         #: When it runs by itself; None for a task that somebody has to enqueue.
         self.cron: Cron | None = None
         self.is_async = inspect.iscoroutinefunction(handler)
@@ -297,6 +316,7 @@ class Task(Generic[P, R]):
             timeout=policy.timeout,
             retry=policy.retry.describe(),
             cron=None if cron is None else CronSpec(cron.schedule.spec, cron.schedule.tz, cron.overlap),
+            gates=policy.gates,
         )
 
     def moment(self, tick_ms: int | None) -> datetime | None:
@@ -319,6 +339,7 @@ class Task(Generic[P, R]):
             options,
             own=policy.lane,
             router=self._app.router,
+            gates=self.gates,
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
         )

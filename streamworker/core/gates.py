@@ -76,6 +76,11 @@ class Gates:
     def __bool__(self) -> bool:
         return bool(self.declared)
 
+    @property
+    def fields(self) -> list[str]:
+        """The arguments that it needs, as its templates name them."""
+        return sorted({field for maker in self._makers for field in maker.fields})
+
     def words(self, args: Mapping[str, object], *, tenant: str | None, lane: str) -> list[str]:
         """One word for each gate of this job, in the order in which they are passed: by kind, then by name.
 
@@ -140,6 +145,10 @@ class _Maker:
             return f"{self.kind}:{_bounded(self._template.render(args), MAX_GATE_BYTES)}"
         what = tenant if self._scope == "tenant" else lane
         return f"{self.kind}:{_bounded(f'{self._scope}:{what}', MAX_GATE_BYTES)}" if what else None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return () if self._template is None else self._template.fields
 
     def word(self, name: str) -> str:
         return name + self._suffix

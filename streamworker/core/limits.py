@@ -6,6 +6,7 @@ What they come to for a job is said by `core/gates.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamworker.core import durations
@@ -111,6 +112,17 @@ def check_dependency_name(name: object) -> str:
             "digit first"
         )
     return name
+
+
+def check_dependencies(dependencies: Mapping[str, Dependency]) -> dict[str, Dependency]:
+    """Return what an app declares, by name. Raises ConfigurationError."""
+    for name, dependency in dependencies.items():
+        check_dependency_name(name)
+        if not isinstance(dependency, Dependency):
+            raise ConfigurationError(
+                f"dependency {name!r} is declared by a Dependency(...), not {dependency!r}"
+            )
+    return dict(dependencies)
 
 
 def rate_figures(rate: object, burst: int | None, *, what: str) -> str:

@@ -130,14 +130,17 @@ class Crons:
         return verdict.decode(), int(last)
 
     def _job(self, cron: Cron, tick: int) -> NewJob:
-        policy = self._app.tasks[cron.name].policy
+        task = self._app.tasks[cron.name]
+        policy, placed = task.policy, self._app.router.decide(Subject(cron.name, task.policy.lane))
         return NewJob(
             job_id=cron.job_id(tick),
             task=cron.name,
-            lane=self._app.router.decide(Subject(cron.name, policy.lane)).lane,
+            lane=placed.lane,
             envelope=encode_envelope(cron.name, b"{}", tick=tick),
             deadline_ms=policy.deadline_ms,
             max_starts=policy.max_starts,
+            gates=task.gates.line({}, tenant=None, lane=placed.lane, number=0) if task.gates else "",
+            route=placed.why,
         )
 
     def _now(self) -> int:
