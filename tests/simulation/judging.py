@@ -1,0 +1,73 @@
+"""From a simulation's story to the history that the checker of the fault tests judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from streamworker.core.states import TERMINAL
+from streamworker.store import events
+from streamworker.store.events import Transition
+from streamworker.store.keys import is_live_state
+from tests.chaos.history import Final, History, Limits
+from tests.lua import snapshot
+from tests.lua.snapshot import Snapshot
+from tests.simulation import jobs
+from tests.simulation.redis import RealRedis
+from tests.simulation.story import Story
+
+#: Seconds beyond D6's bound: sweeps come up to two sixths of a lease apart here, and calls are slow or lost.
+MARGIN = 10.0
+
+
+def history_of(story: Story, redis: RealRedis) -> History:
+    """What happened, with the log's times moved back to the virtual clock."""
+    seen = snapshot.take(redis.link, redis.keys)
+    return History(
+        limits=Limits(lease=jobs.LEASE, margin=MARGIN, attempts={jobs.TASK: jobs.ATTEMPTS}),
+        accepted=story.accepted,
+        maybe=story.maybe,
+        starts=story.starts,
+        ends=story.ends,
+        transitions=list(_transitions(seen, story)),
+        faults=story.faults,
+        final=_final(seen),
+    )
+
+
+def _transitions(seen: Snapshot, story: Story) -> Iterator[Transition]:
+    jumps = list(story.offsets)
+    offset = 0
+    for number, fields in enumerate(seen.streams.get("events", {}).values()):
+        while jumps and jumps[0][0] <= number:
+            offset = jumps.pop(0)[1]
+        for edge in events.decode(fields):
+            yield replace(edge, at_ms=edge.at_ms - offset)
+
+
+def _final(seen: Snapshot) -> Final:
+    streams = {name: (len(seen.streams[name]), len(seen.pending[name])) for name, _, _ in seen.lane_streams()}
+    records = seen.records()
+    # A letter that an operator discarded is accounted for by the record that says so.
+    discarded = [job_id for job_id, one in records.items() if one.text("ec") == "persistent discarded"]
+    return Final(
+        streams=streams,
+        waiting={name: len(seen.zsets.get(name, {})) for name in ("schedule", "deadlines")},
+        counters={name: n for name, n in seen.stats().items() if name.startswith(_DEPTHS)},
+        immortal=[name for name, ttl in seen.ttls.items() if ttl == -1 and _forgotten(name, seen)],
+        records=records,
+        dead_letters=[letter["id"] for letter in seen.dead_letters().values()] + discarded,
+    )
+
+
+#: Counters of what is open.
+_DEPTHS = ("queued:", "scheduled:", "in_flight:")
+
+
+def _forgotten(name: str, seen: Snapshot) -> bool:
+    """Whether a key without a TTL is none that may have none, now that every job has ended."""
+    kind, _, job_id = name.partition(":")
+    if kind in ("job", "body"):
+        record = seen.record(job_id)
+        return record is None or record.status in TERMINAL
+    return not is_live_state(f"{{any:0}}:{name}") or kind == "key"

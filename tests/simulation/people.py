@@ -1,0 +1,154 @@
+"""Producers and operators: they enqueue, repeat themselves, wait for results, cancel, replay and discard."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from streamworker.core.errors import StreamworkerError
+from streamworker.core.states import Disposition
+from streamworker.store import events, scripts
+from streamworker.store.connection import Argument
+from streamworker.store.placing import Placed
+from streamworker.store.queue import Queue
+from streamworker.store.scripts import NewJob
+from tests.chaos.history import Accepted
+from tests.simulation.jobs import LANES, TASK, Act, envelope
+from tests.simulation.loop import Host
+from tests.simulation.story import Story
+
+#: What handlers do, and how often of a hundred.
+ACTS = {
+    Act.RETURN: 60,
+    Act.TRANSIENT: 12,
+    Act.BUG: 5,
+    Act.REFUSE: 5,
+    Act.SNOOZE: 6,
+    Act.DEAF: 6,
+    Act.DIE: 6,
+}
+#: How long, in seconds: mostly short, some beyond a lease, few beyond their time limit.
+LENGTHS = (0.0, 0.01, 0.3, 1.0, 4.0, 20.0, 50.0)
+OFTEN = (20, 25, 20, 15, 10, 8, 2)
+
+
+class Producer:
+    """Enqueues jobs while the storm lasts."""
+
+    def __init__(self, host: Host, story: Story, queue: Queue, dice: random.Random) -> None:
+        self._host = host
+        self._story = story
+        self._queue = queue
+        self._dice = dice
+        #: Everything that was sent, answered or not.
+        self.jobs: list[NewJob] = []
+        self._known: set[str] = set()
+
+    async def work(self, jobs: int, seconds: float) -> None:
+        """Enqueue so many jobs over this time."""
+        left = jobs
+        waits: list[asyncio.Task[None]] = []
+        while left > 0:
+            await asyncio.sleep(self._dice.expovariate(jobs / seconds))
+            batch = [self._new() for _ in range(min(left, self._dice.choice((1, 1, 1, 2, 5))))]
+            left -= len(batch)
+            if self.jobs and self._dice.random() < 0.1:
+                batch.append(self._dice.choice(self.jobs))  # enqueued again, as after a lost answer
+            self.jobs += batch
+            sent = [(job, self._queue.enqueuer.add(job)) for job in batch]
+            for job, future in sent:
+                waits.append(asyncio.get_running_loop().create_task(self._hear(job, future)))
+        await asyncio.gather(*waits)
+
+    def _new(self) -> NewJob:
+        dice = self._dice
+        plan = [
+            (dice.choices(list(ACTS), list(ACTS.values()))[0], dice.choices(LENGTHS, OFTEN)[0])
+            for _ in range(dice.choice((1, 2, 3, 5)))
+        ]
+        if plan[-1][0] is Act.SNOOZE:
+            plan.append((Act.RETURN, 0.01))
+        key = dice.choice(("", "", "", "k1", "k2"))
+        return NewJob(
+            f"j{len(self.jobs) + 1}-{dice.randrange(16**4):04x}",
+            TASK,
+            dice.choice(list(LANES)),
+            envelope(plan),
+            key_id=key,
+            fingerprint=dice.choice(("same", "same", "other")) if key else "",
+            delay_ms=dice.choice((0, 0, 0, 0, 3_000, 20_000)),
+            deadline_ms=dice.choice((0, 0, 0, 0, 0, 30_000)),
+            max_starts=dice.choice((20, 20, 20, 20, 20, 5)),
+        )
+
+    async def _hear(self, job: NewJob, answer: asyncio.Future[Placed]) -> None:
+        story = self._story
+        try:
+            placed = await answer
+        except StreamworkerError as error:  # it may have been accepted, or not
+            story.maybe.add(job.job_id)
+            story.note(f"{job.job_id} enqueued: {type(error).__name__}", self._host)
+            return
+        story.note(f"{job.job_id} enqueued: {placed.disposition} {placed.job_id}", self._host)
+        if placed.disposition is not Disposition.CONFLICT and placed.job_id not in self._known:
+            self._known.add(placed.job_id)
+            key = job.key_id or None
+            story.accepted.append(Accepted(placed.job_id, TASK, job.lane, placed.disposition, key))
+
+
+class Operator:
+    """Looks at jobs and handles them, some under an epoch that they do not have."""
+
+    def __init__(
+        self, host: Host, story: Story, producer: Producer, queue: Queue, dice: random.Random
+    ) -> None:
+        self._host = host
+        self._story = story
+        self._producer = producer
+        self._queue = queue
+        self._dice = dice
+
+    async def work(self, pause: float) -> None:
+        """For ever, with so many seconds between two things to do on average."""
+        waits: set[asyncio.Task[None]] = set()
+        while True:
+            await asyncio.sleep(self._dice.expovariate(1 / pause))
+            if not self._producer.jobs:
+                continue
+            job = self._dice.choice(self._producer.jobs)
+            what = self._dice.choice(("cancel", "wait", "wait", "replay", "discard"))
+            try:
+                if what == "wait":
+                    waits.add(asyncio.get_running_loop().create_task(self._wait(job.job_id)))
+                elif what == "cancel":
+                    word = await self._queue.cancel(job.job_id, actor="operator")
+                    self._story.note(f"cancels {job.job_id}: {word}", self._host)
+                else:
+                    await self._handle(what)
+            except StreamworkerError as error:
+                self._story.note(f"{what}: {type(error).__name__}", self._host)
+
+    async def _wait(self, job_id: str) -> None:
+        try:
+            ended = await self._queue.wait(job_id, timeout=20)
+        except StreamworkerError as error:
+            self._story.note(f"no result of {job_id}: {type(error).__name__}", self._host)
+        else:
+            self._story.note(f"the result of {job_id}: {ended.status}", self._host)
+
+    async def _handle(self, what: str) -> None:
+        """Replay or discard a dead letter. A replay takes its key back, which the checker cannot follow."""
+        letters = await self._queue.caller.command("XRANGE", self._queue.keys.dlq, "-", "+")
+        plain = [(entry, events.pairs(fields)) for entry, fields in letters]
+        plain = [(entry, letter) for entry, letter in plain if what == "discard" or not letter[b"ky"]]
+        if not plain:
+            return
+        entry, letter = self._dice.choice(plain)
+        epoch = int(letter[b"epoch"]) + self._dice.choice((0, 0, 0, 1))
+        row: list[Argument] = [entry, letter[b"id"], epoch]
+        wrapper = scripts.replay if what == "replay" else scripts.discard
+        if what == "replay":
+            row.append("-")
+        call = wrapper(clock="", actor="operator", retention_ms=scripts.RETENTION_MS, rows=row)
+        (reply,) = await self._queue.run(call)
+        self._story.note(f"{what} {letter[b'id'].decode()} of epoch {epoch}: {reply.decode()}", self._host)
