@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, route, run, workers
+from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, mirror, route, run, workers
 from streamworker.cli.edge import Commands
 
 
@@ -47,6 +47,7 @@ app.command("route")(route.route)
 app.command("workers")(workers.workers)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.add_typer(mirror.app, name="mirror")
 app.add_typer(lua.app, name="lua")
 
 

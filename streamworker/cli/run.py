@@ -30,7 +30,8 @@ class _Lines(logging.Formatter):
         return clean(super().format(record), lines=True)
 
 
-def _log_to_stderr(level: LogLevel) -> None:
+def log_to_stderr(level: LogLevel) -> None:
+    """Everything from this level on, in readable lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -92,7 +93,7 @@ def run(
     """
     if reload:
         return _reload(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level)
     _leave_when_told()
     if processes > 1:
         return _supervise(

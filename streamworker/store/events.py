@@ -26,6 +26,9 @@ class Transition:
     script: str
     #: What only some edges have: class, code, due, policy, task, lane, tenant.
     facts: Mapping[str, str] = field(default_factory=dict)
+    starts: int = 0
+    strikes: int = 0
+    line: int = 1  # which of the entry's lines tells of it
 
 
 def decode(fields: Mapping[bytes, bytes]) -> Iterator[Transition]:
@@ -33,22 +36,32 @@ def decode(fields: Mapping[bytes, bytes]) -> Iterator[Transition]:
     at = int(fields[b"t"])
     worker = fields.get(b"w", b"-").decode()
     script = fields.get(b"s", b"").decode()
-    for line in fields.get(b"e", b"").decode().splitlines():
-        yield from _line(line, at, None if worker == "-" else worker, script)
+    for number, line in enumerate(fields.get(b"e", b"").decode().split("\n"), 1):
+        if line:
+            yield from _line(number, line, at, None if worker == "-" else worker, script)
 
 
-def _line(line: str, at: int, worker: str | None, script: str) -> Iterator[Transition]:
+def _line(number: int, line: str, at: int, worker: str | None, script: str) -> Iterator[Transition]:
     """One line: the edge, and before it the start of a handler that a settle tells of as well (D20)."""
-    if line.split(" ", 2)[1] == "+":
-        yield _enqueued(line, at, worker, script)
+    job_id, before, after, *words = line.split(" ")
+    if before == "+":
+        yield _enqueued(number, job_id, after, words, at, worker, script)
         return
-    job_id, before, after, attempt, _, _, version, epoch, fence, _, reason, *rest = line.split(" ")
+    attempt, starts, strikes, version, epoch, fence, _, reason, *rest = words
     facts = dict(fact.split("=", 1) for fact in rest)
     tried = int(facts.pop("tried", attempt))  # an attempt that this very line gave back
     held = facts.pop("fence", fence)  # the fence that ended: the token that follows has none
     moment = at + int(facts.pop("at", "0"))
     started = facts.pop("started", None)
-    common: dict[str, Any] = {"job_id": job_id, "epoch": int(epoch), "worker": worker, "script": script}
+    common: dict[str, Any] = {
+        "job_id": job_id,
+        "epoch": int(epoch),
+        "worker": worker,
+        "script": script,
+        "starts": int(starts),
+        "strikes": int(strikes),
+        "line": number,
+    }
     if started is not None:
         yield Transition(
             from_status=Status.CLAIMED,
@@ -73,12 +86,35 @@ def _line(line: str, at: int, worker: str | None, script: str) -> Iterator[Trans
     )
 
 
-def _enqueued(line: str, at: int, worker: str | None, script: str) -> Transition:
+def _enqueued(
+    number: int, job_id: str, task: str, words: list[str], at: int, worker: str | None, script: str
+) -> Transition:
     """The short line of a new job: id + task lane [name=value ...]."""
-    job_id, _, task, lane, *rest = line.split(" ")
+    lane, *rest = words
     facts = {"task": task, "lane": lane, **dict(fact.split("=", 1) for fact in rest)}
     reason = "delayed" if "due" in facts else "enqueued"
-    return Transition(job_id, 0, 1, None, Status.QUEUED, at, 0, 0, reason, worker, script, facts)
+    return Transition(job_id, 0, 1, None, Status.QUEUED, at, 0, 0, reason, worker, script, facts, line=number)
+
+
+#: Bytes that an entry counts for beyond its lines and parts.
+ENTRY_BYTES = 64
+#: What an entry may have beside its lines while a mirror is on, by the first letter of the field's name; the
+#: number that follows says to which line it belongs.
+PARTS = {"p": "the envelope", "k": "the record's lines", "r": "the result", "x": "the error text"}
+
+
+def parts(fields: Mapping[bytes, bytes]) -> dict[int, dict[str, bytes]]:
+    """What an entry has beside its lines, by line and letter (see `PARTS`)."""
+    found: dict[int, dict[str, bytes]] = {}
+    for name, value in fields.items():
+        if len(name) > 1:
+            found.setdefault(int(name[1:]), {})[name[:1].decode()] = value
+    return found
+
+
+def size_of(fields: Mapping[bytes, bytes]) -> int:
+    """Bytes that an entry counts for in the log's bound, as `commit` has counted them."""
+    return ENTRY_BYTES + sum(len(value) for name, value in fields.items() if name not in b"ntsw")
 
 
 def pairs(flat: list[bytes]) -> dict[bytes, bytes]:

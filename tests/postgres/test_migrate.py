@@ -104,8 +104,8 @@ async def test_what_mirror_sql_prints_is_what_migrate_does(
     script.write_text(migrate.render())
     psql = find_postgres() / "psql"
 
-    command = [psql, "-q", "-v", "ON_ERROR_STOP=1", "-f", script, empty_database]
-    await asyncio.to_thread(subprocess.run, command, check=True)
+    command = [str(psql), "-q", "-v", "ON_ERROR_STOP=1", "-f", str(script), empty_database]
+    await asyncio.to_thread(subprocess.check_call, command)
 
     connection = await asyncpg.connect(empty_database)
     assert await migrate.migrate(connection) == []

@@ -1,0 +1,190 @@
+"""`streamworker mirror`: the durable record in Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import PATIENCE, AppName, Json, RedisUrl, settings_of
+from streamworker.cli.output import emit_json, say
+
+if TYPE_CHECKING:
+    from streamworker.postgres.mirror import Mirror
+    from streamworker.settings import Settings
+    from streamworker.telemetry.http import HttpServer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Keep a durable record of all jobs in Postgres, and compare it with Redis.",
+)
+
+Dsn = Annotated[
+    str | None,
+    typer.Option("--dsn", metavar="DSN", help="Where Postgres is.", envvar="STREAMWORKER_POSTGRES_DSN"),
+]
+
+
+def _dsn(given: str | None) -> str:
+    from streamworker.postgres.connection import check_dsn
+
+    if not given:
+        raise CommandFailed("which Postgres? Name it with --dsn, or set STREAMWORKER_POSTGRES_DSN", code=2)
+    return check_dsn(given)
+
+
+@app.command()
+def migrate(dsn: Dsn = None, as_json: Json = False) -> None:
+    """Bring the schema in Postgres up to date.
+
+    All in one transaction: when it fails, nothing has changed. Several at once wait for each other.
+    """
+    from streamworker.postgres import connection, migrate
+
+    where = _dsn(dsn)
+
+    async def act() -> list[str]:
+        link = await connection.connect(where)
+        try:
+            return [each.file for each in await migrate.migrate(link)]
+        except Exception as error:
+            if connection.passing(error):
+                raise connection.unavailable(error) from error
+            raise
+        finally:
+            await link.close()
+
+    applied = asyncio.run(act())
+    if as_json:
+        emit_json({"applied": applied})
+        return
+    for name in applied:
+        print(f"applied {name}")
+    if not applied:
+        print("the schema is up to date")
+
+
+@app.command()
+def sql() -> None:
+    """Print the schema as one script for psql, for review, or to be applied by somebody else."""
+    from streamworker.postgres import migrate
+
+    print(migrate.render(), end="")
+
+
+@app.command()
+def run(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    retention: Annotated[
+        str, typer.Option("--retention", metavar="DURATION", help="How long moves and ended jobs are kept.")
+    ] = "30d",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="P",
+            help="Answer /healthz, /readyz and /metrics there.",
+            envvar="STREAMWORKER_METRICS_PORT",
+            min=0,
+            max=65_535,
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-host",
+            metavar="HOST",
+            help="On this address; by default for this machine only.",
+            envvar="STREAMWORKER_METRICS_HOST",
+        ),
+    ] = None,
+) -> None:
+    """Mirror the log of an app to Postgres until SIGTERM or Ctrl-C.
+
+    The first start turns the mirror on: from then on the log is kept until it was mirrored. Several may run;
+    one writes, the others stand by.
+    """
+    import datetime
+
+    from streamworker.cli.run import LogLevel, log_to_stderr
+    from streamworker.core import durations
+    from streamworker.postgres.mirror import Mirror
+    from streamworker.settings import read_endpoint
+
+    log_to_stderr(LogLevel.INFO)
+    settings = settings_of(app, redis_url)
+    mirror = Mirror(
+        settings,
+        _dsn(dsn),
+        f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
+        retention=datetime.timedelta(seconds=durations.parse(retention, what="--retention")),
+    )
+    endpoint = read_endpoint(metrics_port, metrics_host)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, mirror.stop)
+        server: HttpServer | None = None
+        if endpoint is not None:
+            server = await _answer(mirror, endpoint.host, endpoint.port)
+        try:
+            await mirror.run()
+        finally:
+            if server is not None:
+                await server.close()
+
+    asyncio.run(serve())
+
+
+async def _answer(mirror: Mirror, host: str, port: int) -> HttpServer:
+    from streamworker.postgres.gauges import page
+    from streamworker.telemetry.exposition import CONTENT_TYPE
+    from streamworker.telemetry.http import Address, Answer, HttpServer, json_answer
+
+    async def healthz() -> Answer:
+        return json_answer(True, {"status": "ok"})
+
+    async def readyz() -> Answer:
+        return json_answer(*mirror.gauges.ready())
+
+    async def metrics() -> Answer:
+        return Answer(200, page(mirror.gauges), CONTENT_TYPE)
+
+    server = HttpServer({"/healthz": healthz, "/readyz": readyz, "/metrics": metrics})
+    bound = await server.open(Address(host, port))
+    say(f"mirror: /healthz, /readyz and /metrics on {host}:{bound}")
+    return server
+
+
+@app.command()
+def off(app: AppName = None, redis_url: RedisUrl = None, dsn: Dsn = None) -> None:
+    """Turn the mirror of an app off: its log is capped again, and what Postgres has stays there."""
+    settings = settings_of(app, redis_url)
+    asyncio.run(_off(settings, _dsn(dsn)))
+    print(f"the mirror of {settings.namespace} is off; `streamworker mirror run` turns it on again")
+
+
+async def _off(settings: Settings, dsn: str) -> None:
+    from streamworker.postgres import connection, offsets
+    from streamworker.postgres.switch import Switch
+    from streamworker.store.caller import Caller
+    from streamworker.store.keys import Keys
+
+    keys = Keys(settings.namespace)
+    caller = Caller(settings.redis_url, keys.tag, patience=PATIENCE)
+    link = await connection.connect(dsn)
+    try:
+        await offsets.end(link, settings.namespace, keys.shard)
+        await Switch(caller, keys).clear()
+    finally:
+        await link.close()
+        await caller.close()

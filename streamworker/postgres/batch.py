@@ -1,0 +1,93 @@
+"""What one transaction writes: entries of the log, and their moves by job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from streamworker.postgres.entries import Action, Entry, UnreadableEntry, raw, read_entry
+from streamworker.store.events import Transition
+
+_NOTHING: Mapping[str, bytes] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A move with what came along, and the entry that told of it."""
+
+    move: Transition
+    parts: Mapping[str, bytes]
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What could not be taken, and why."""
+
+    entry: str
+    job_id: str | None
+    data: bytes
+    sqlstate: str | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """Entries in the order of the log."""
+
+    entries: list[Entry] = field(default_factory=list)
+    unreadable: list[Refusal] = field(default_factory=list)
+    #: Id and size of each entry, readable or not.
+    read: list[tuple[str, int]] = field(default_factory=list)
+    moves: int = 0
+    size: int = 0  # bytes
+
+    def add(self, entry_id: bytes, flat: list[bytes]) -> None:
+        """One entry of XRANGE. What cannot be read is kept as it is: it must not stop the others."""
+        try:
+            entry = read_entry(entry_id, flat)
+        except UnreadableEntry as error:
+            data = raw(flat)
+            self.unreadable.append(Refusal(entry_id.decode(), None, data, None, str(error)))
+            self.read.append((entry_id.decode(), len(data)))
+            self.size += len(data)
+            return
+        self.entries.append(entry)
+        self.read.append((entry.id, entry.size))
+        self.moves += len(entry.moves)
+        self.size += entry.size
+
+    def steps(self) -> dict[str, list[Step]]:
+        """The moves by job, jobs in order of their ids."""
+        found: dict[str, list[Step]] = {}
+        for entry in self.entries:
+            for move in entry.moves:
+                parts = entry.parts.get(move.line, _NOTHING) if entry.parts else _NOTHING
+                found.setdefault(move.job_id, []).append(Step(move, parts, entry))
+        return dict(sorted(found.items()))
+
+    def actions(self) -> list[Action]:
+        """What operators did and asked for."""
+        return [action for entry in self.entries for action in entry.actions]
+
+    def days(self) -> set[int]:
+        """The days of the moves, counted from the epoch."""
+        return {move.at_ms // 86_400_000 for entry in self.entries for move in entry.moves}
+
+
+def describe(steps: Iterable[Step]) -> bytes:
+    """A job's moves as a person may read them, with the bytes that came along."""
+    lines: list[bytes] = []
+    for step in steps:
+        lines.append(line_of(step.move).encode("utf-8", "backslashreplace"))
+        lines += [b"%s: %s" % (name.encode(), value) for name, value in step.parts.items()]
+    return b"\n".join(lines)
+
+
+def line_of(move: Transition) -> str:
+    """A move in one line."""
+    facts = "".join(f" {name}={value}" for name, value in move.facts.items())
+    return (
+        f"{move.job_id} {move.epoch}.{move.version} {move.from_status or '+'} -> {move.to_status} "
+        f"attempt={move.attempt} fence={move.fence} {move.reason} by {move.worker or '-'}{facts}"
+    )

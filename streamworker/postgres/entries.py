@@ -1,0 +1,80 @@
+"""An entry of the log as the mirror reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamworker.store import events
+from streamworker.store.events import Transition
+
+#: Scripts that an operator calls: their moves are operator actions as well.
+OPERATED = frozenset({"cancel", "replay", "discard", "tune"})
+#: The end of the year 9999: what Python and Postgres both have a name for.
+MAX_MS = 253_402_300_800_000
+
+
+class UnreadableEntry(Exception):
+    """An entry that is not in the form of docs/reference/events.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an operator did or asked for."""
+
+    at_ms: int
+    actor: str
+    action: str
+    subject: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One script call: the moves that it made, what came with them, what was asked for."""
+
+    id: str
+    sequence: int
+    at_ms: int
+    size: int  # bytes, as the log's bound counts them
+    moves: tuple[Transition, ...]
+    parts: Mapping[int, Mapping[str, bytes]]
+    actions: tuple[Action, ...]
+
+
+def read_entry(entry_id: bytes, flat: list[bytes]) -> Entry:
+    """From one entry of XRANGE. Raises UnreadableEntry."""
+    fields = events.pairs(flat)
+    try:
+        moves = tuple(events.decode(fields))
+        at_ms, sequence = int(fields[b"t"]), int(fields[b"n"])
+        if not (0 <= at_ms < MAX_MS and 0 < sequence < 2**63):
+            raise ValueError(f"time {at_ms} or number {sequence} is impossible")
+        return Entry(
+            entry_id.decode(),
+            sequence,
+            at_ms,
+            events.size_of(fields),
+            moves,
+            events.parts(fields) if len(fields) > 5 else {},
+            tuple(_actions(fields, at_ms, moves)),
+        )
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise UnreadableEntry(f"{type(error).__name__}: {error}") from None
+
+
+def _actions(fields: Mapping[bytes, bytes], at_ms: int, moves: tuple[Transition, ...]) -> list[Action]:
+    found = []
+    actor = fields.get(b"w", b"-").decode().replace("\x00", "\ufffd")
+    if moves and moves[0].script in OPERATED:
+        found += [Action(at_ms, actor, move.reason, move.job_id, f"epoch {move.epoch}") for move in moves]
+    for line in fields.get(b"a", b"").decode().replace("\x00", "\ufffd").split("\n"):
+        if line:
+            subject, epoch, what = line.split(" ", 2)
+            found.append(Action(at_ms, actor, what, subject, f"epoch {epoch}"))
+    return found
+
+
+def raw(flat: list[bytes]) -> bytes:
+    """The entry as it stands in the log, to be kept where it cannot be read."""
+    return b"\n".join(b"%b=%b" % (name, value) for name, value in zip(flat[::2], flat[1::2], strict=False))

@@ -1,0 +1,251 @@
+"""The statements of the mirror, and their columns. Rows travel as one array a column, through `unnest`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from streamworker.postgres.folding import JobRow, error_text
+from streamworker.store.events import Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, and where the value comes from."""
+
+    name: str
+    type: str  # of an array's element, as sent
+    source: str = ""  # attribute of the row, by default the name
+    update: str = "excluded.{c}"  # what a newer row makes of it
+
+    @property
+    def attribute(self) -> str:
+        return self.source or self.name
+
+    @property
+    def expression(self) -> str:
+        """The value in SQL, from the array's element."""
+        if self.type == "ms":
+            return f"to_timestamp(u.{self.name}::float8 / 1000)"
+        return f"u.{self.name}::jsonb" if self.type == "json" else f"u.{self.name}"
+
+    @property
+    def array(self) -> str:
+        return {"ms": "bigint", "json": "text"}.get(self.type, self.type)
+
+
+#: What the enqueue told once stays; what a later move tells replaces what was there.
+_FACT, _GAINED = "coalesce(j.{c}, excluded.{c})", "coalesce(excluded.{c}, j.{c})"
+#: A success has no error; a new epoch begins without.
+_ERROR = (
+    "CASE WHEN excluded.status = 'succeeded' THEN NULL WHEN excluded.error_code IS NOT NULL "
+    "OR excluded.epoch > j.epoch THEN excluded.{c} ELSE j.{c} END"
+)
+_OF_EPOCH = "coalesce(excluded.{c}, CASE WHEN excluded.epoch = j.epoch THEN j.{c} END)"
+
+JOB_COLUMNS = (
+    Column("id", "uuid"),
+    Column("shard", "smallint", update=_FACT),
+    Column("task", "text", update=_FACT),
+    Column("lane", "text", update=_GAINED),
+    Column("tenant", "text", update=_FACT),
+    Column("key", "text", update=_FACT),
+    Column("correlation_id", "text", update=_FACT),
+    Column("status", "text"),
+    Column("attempt", "integer"),
+    Column("starts", "integer"),
+    Column("strikes", "integer"),
+    Column("epoch", "integer"),
+    Column("version", "integer"),
+    Column("fence", "bigint"),
+    Column("worker", "text", update=_GAINED),
+    Column("reason", "text"),
+    Column("error_class", "text", update=_ERROR),
+    Column("error_code", "text", update=_ERROR),
+    Column("error", "text", update=_ERROR),
+    Column("payload", "bytea", update=_FACT),
+    Column("payload_json", "json", update=_FACT),
+    Column("result", "bytea", update=_OF_EPOCH),
+    Column("result_json", "json", update=_OF_EPOCH),
+    Column("record", "text", update=_FACT),
+    Column("key_id", "text", update=_FACT),
+    Column("fingerprint", "text", update=_FACT),
+    Column("key_window_ms", "bigint", update=_FACT),
+    Column("enqueued_at", "ms", "enqueued_ms", _FACT),
+    Column("due_at", "ms", "due_ms"),
+    Column("deadline_at", "ms", "deadline_ms", _OF_EPOCH),
+    Column("started_at", "ms", "started_ms", _OF_EPOCH),
+    Column("finished_at", "ms", "finished_ms"),
+    Column("updated_at", "ms", "updated_ms"),
+)
+
+#: Of a job that is older here than in the table: what its enqueue told, where that is missing.
+FILLED = ("id", "task", "lane", "tenant", "key", "correlation_id", "payload", "payload_json", "record",
+          "key_id", "fingerprint", "key_window_ms", "enqueued_at", "deadline_at")  # fmt: skip
+
+
+def _names(columns: Iterable[Column]) -> str:
+    return ", ".join(each.name for each in columns)
+
+
+def _unnest(columns: Sequence[Column], first: int) -> str:
+    arrays = ", ".join(f"${number}::{each.array}[]" for number, each in enumerate(columns, first))
+    return f"unnest({arrays}) AS u({_names(columns)})"
+
+
+def _values(columns: Iterable[Column]) -> str:
+    return ", ".join(each.expression for each in columns)
+
+
+#: Inserts or moves on one row for each job; $1 is the namespace. A job that ended stays as it is until its
+#: next epoch (R45), and nothing moves back.
+UPSERT_JOBS = f"""
+INSERT INTO streamworker.jobs AS j (namespace, {_names(JOB_COLUMNS)})
+SELECT $1, {_values(JOB_COLUMNS)} FROM {_unnest(JOB_COLUMNS, 2)} ORDER BY u.id
+ON CONFLICT (id) DO UPDATE SET
+    {", ".join(f"{each.name} = {each.update.format(c=each.name)}" for each in JOB_COLUMNS if each.name != "id")}
+WHERE j.namespace = excluded.namespace
+  AND (excluded.epoch, excluded.version) > (j.epoch, j.version)
+  AND (j.status NOT IN ('succeeded', 'failed_terminal') OR excluded.epoch > j.epoch)
+"""  # noqa: S608, E501
+
+_FILL_COLUMNS = tuple(each for each in JOB_COLUMNS if each.name in FILLED)
+FILL_JOBS = f"""
+UPDATE streamworker.jobs j SET
+    {", ".join(f"{each.name} = coalesce(j.{each.name}, {each.expression})" for each in _FILL_COLUMNS[1:])}
+FROM {_unnest(_FILL_COLUMNS, 2)} WHERE j.id = u.id AND j.namespace = $1
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRow:
+    """A row of `job_transitions`."""
+
+    job_id: str
+    epoch: int
+    version: int
+    from_status: str | None
+    to_status: str
+    at_ms: int
+    attempt: int
+    starts: int
+    strikes: int
+    fence: int
+    reason: str
+    worker: str | None
+    script: str
+    error_class: str | None
+    error_code: str | None
+    error: str | None
+    due_ms: int | None
+    policy: str | None
+    facts: str | None
+
+    @classmethod
+    def of(cls, move: Transition, error: bytes | None) -> MoveRow:
+        facts = dict(move.facts)
+        due = facts.pop("due", None)
+        return cls(
+            move.job_id,
+            move.epoch,
+            move.version,
+            None if move.from_status is None else move.from_status.value,
+            move.to_status.value,
+            move.at_ms,
+            move.attempt,
+            move.starts,
+            move.strikes,
+            move.fence,
+            move.reason,
+            move.worker,
+            move.script,
+            facts.pop("class", None),
+            facts.pop("code", None),
+            error_text(error) if error and move.to_status.value != "processing" else None,
+            None if due is None else int(due),
+            facts.pop("policy", None),
+            " ".join(f"{name}={value}" for name, value in facts.items()) or None,
+        )
+
+
+MOVE_COLUMNS = (
+    Column("job_id", "uuid"),
+    Column("epoch", "integer"),
+    Column("version", "integer"),
+    Column("from_status", "text"),
+    Column("to_status", "text"),
+    Column("at", "ms", "at_ms"),
+    Column("attempt", "integer"),
+    Column("starts", "integer"),
+    Column("strikes", "integer"),
+    Column("fence", "bigint"),
+    Column("reason", "text"),
+    Column("worker", "text"),
+    Column("script", "text"),
+    Column("error_class", "text"),
+    Column("error_code", "text"),
+    Column("error", "text"),
+    Column("due_at", "ms", "due_ms"),
+    Column("policy", "text"),
+    Column("facts", "text"),
+)
+
+#: Moves that are new; one that is there already stays.
+INSERT_MOVES = f"""
+INSERT INTO streamworker.job_transitions (day, {_names(MOVE_COLUMNS)})
+SELECT (to_timestamp(u.at::float8 / 1000) AT TIME ZONE 'UTC')::date, {_values(MOVE_COLUMNS)}
+FROM {_unnest(MOVE_COLUMNS, 1)} ON CONFLICT DO NOTHING
+"""  # noqa: S608
+
+#: What makes two rows of one identity the same move.
+IDENTITY = ("job_id", "epoch", "version")
+CONTENT = ("from_status", "to_status", "at_ms", "attempt", "fence", "reason", "worker", "error_code")
+STORED_MOVES = """
+SELECT job_id::text, epoch, version, from_status, to_status,
+       (extract(epoch FROM at) * 1000)::bigint AS at_ms, attempt, fence, reason, worker, error_code
+FROM streamworker.job_transitions WHERE job_id = ANY($1::uuid[])
+"""
+KNOWN_JOBS = "SELECT id::text, epoch, version, status FROM streamworker.jobs WHERE id = ANY($1::uuid[])"
+
+#: A move that contradicts what is known.
+KEEP_ASIDE = """
+INSERT INTO streamworker.mirror_conflicts (namespace, shard, job_id, epoch, version, at, entry, move)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8 / 1000), $7, $8) ON CONFLICT DO NOTHING
+"""
+#: What could not be taken, and which of some entries had such.
+REFUSE = """
+INSERT INTO streamworker.mirror_refused (namespace, shard, entry, job_id, data, sqlstate, reason)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+REFUSED = """
+SELECT DISTINCT entry FROM streamworker.mirror_refused
+WHERE namespace = $1 AND shard = $2 AND entry = ANY($3::text[])
+"""
+#: What an operator did.
+ACT = """
+INSERT INTO streamworker.operator_actions (namespace, shard, at, actor, action, subject, detail)
+VALUES ($1, $2, to_timestamp($3::float8 / 1000), $4, $5, $6, $7) ON CONFLICT DO NOTHING
+"""
+
+_job_values = attrgetter(*(each.attribute for each in JOB_COLUMNS))
+_fill_values = attrgetter(*(each.attribute for each in _FILL_COLUMNS))
+_move_values = attrgetter(*(each.attribute for each in MOVE_COLUMNS))
+content_of = attrgetter(*CONTENT)
+identity_of = attrgetter(*IDENTITY)
+
+
+def job_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any]]:
+    """The arguments of UPSERT_JOBS after the namespace."""
+    return list(zip(*map(_job_values, rows), strict=True))
+
+
+def fill_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any]]:
+    """The arguments of FILL_JOBS after the namespace."""
+    return list(zip(*map(_fill_values, rows), strict=True))
+
+
+def move_arrays(rows: Iterable[MoveRow]) -> list[Sequence[Any]]:
+    """The arguments of INSERT_MOVES."""
+    return list(zip(*map(_move_values, rows), strict=True))

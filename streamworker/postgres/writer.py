@@ -1,0 +1,295 @@
+"""Writes batches of the log, each in one transaction, and never gets stuck at a row.
+
+A batch is first written as a whole. If Postgres refuses a value in it, it is written again job by job where
+need be: halves that pass are kept, and the one job that does not goes to `mirror_refused` with the reason.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from streamworker.postgres import offsets, rows
+from streamworker.postgres.batch import Batch, Refusal, Step, describe, line_of
+from streamworker.postgres.connection import concerns_data
+from streamworker.postgres.folding import fold
+from streamworker.postgres.offsets import Offset
+from streamworker.postgres.rows import MoveRow, content_of, identity_of
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_EPOCH = datetime.date(1970, 1, 1)
+_FINAL = ("succeeded", "failed_terminal")
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch."""
+
+    offset: Offset
+    jobs: int = 0  # rows of `jobs`
+    moves: int = 0  # rows of `job_transitions`
+    known: int = 0  # moves that were there already, word for word
+    differing: int = 0  # moves whose place was taken by others, or that came after the end
+    refused: int = 0
+    unread: int = 0  # entries that went from the log before they were read
+
+    def take(self, attempt: Written) -> None:
+        """The counts of an attempt that has passed."""
+        self.jobs, self.moves = attempt.jobs, attempt.moves
+        self.known, self.differing = attempt.known, attempt.differing
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """Moves by what the tables know of them."""
+
+    fresh: list[Step] = field(default_factory=list)
+    late: list[Step] = field(default_factory=list)  # older than the job's row, and not stored
+    known: int = 0
+    differing: list[Step] = field(default_factory=list)
+
+
+class Writer:
+    """Writes on one connection for one shard."""
+
+    def __init__(self, connection: asyncpg.Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._days: set[int] = set()
+
+    async def write(self, batch: Batch, offset: Offset) -> Written:
+        """Write it and move the offset on. Raises Overtaken or asyncpg's errors; then nothing was written."""
+        await self._ensure_days(batch.days())
+        try:
+            return await self._write(batch, offset, careful=False)
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+        return await self._write(batch, offset, careful=True)
+
+    async def _ensure_days(self, days: set[int]) -> None:
+        for day in sorted(days - self._days):
+            await self._connection.execute(
+                "SELECT streamworker.ensure_day($1)", _EPOCH + datetime.timedelta(days=day)
+            )
+            self._days.add(day)
+
+    def forget_days(self) -> None:
+        """Partitions may have gone."""
+        self._days.clear()
+
+    async def _write(self, batch: Batch, offset: Offset, *, careful: bool) -> Written:
+        steps = list(batch.steps().values())
+        numbers = [entry.sequence for entry in batch.entries]
+        newest = numbers[-1] if numbers else offset.sequence
+        entry = batch.read[-1][0]
+        async with self._connection.transaction():
+            written = Written(
+                await offsets.advance(
+                    self._connection,
+                    offset,
+                    sequence=max(newest, offset.sequence),
+                    entry=entry,
+                    writer=self._name,
+                )
+            )
+            repeated = {each.id for each in batch.entries if each.sequence <= offset.sequence}
+            told: set[str] = set()  # repeated entries that told something new
+            if careful:
+                await self._halve(steps, offset, written, told)
+            else:
+                await self._apply(steps, offset, written, told)
+            await self._refuse(batch.unreadable, offset, written)
+            await self._act(batch, offset)
+            await self._judge(offset, written, repeated & told, newest)
+        if numbers and offset.sequence and not written.offset.loss:
+            written.unread = max(0, min(numbers) - offset.sequence - 1)
+        return written
+
+    # --- the moves
+
+    async def _halve(
+        self, steps: Sequence[list[Step]], offset: Offset, written: Written, told: set[str]
+    ) -> None:
+        """Write these jobs, in halves if they are refused together."""
+        attempt, news = replace(written), set[str]()
+        try:
+            async with self._connection.transaction():
+                await self._apply(steps, offset, attempt, news)
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+            if len(steps) > 1:
+                middle = len(steps) // 2
+                await self._halve(steps[:middle], offset, written, told)
+                await self._halve(steps[middle:], offset, written, told)
+            elif not await self._without_json(steps, offset, written, told):
+                (moves,) = steps
+                state = getattr(error, "sqlstate", None)
+                last = moves[-1]
+                refusal = Refusal(last.entry.id, last.move.job_id, describe(moves), state, str(error))
+                await self._refuse([refusal], offset, written)
+            return
+        written.take(attempt)
+        told |= news
+
+    async def _without_json(
+        self, steps: Sequence[list[Step]], offset: Offset, written: Written, told: set[str]
+    ) -> bool:
+        """Write one job without its jsonb; whether that passed. The bytes are the truth (R44)."""
+        attempt, news = replace(written), set[str]()
+        try:
+            async with self._connection.transaction():
+                await self._apply(steps, offset, attempt, news, json=False)
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+            return False
+        written.take(attempt)
+        told |= news
+        return True
+
+    async def _apply(
+        self,
+        steps: Sequence[list[Step]],
+        offset: Offset,
+        written: Written,
+        told: set[str],
+        *,
+        json: bool = True,
+    ) -> None:
+        if not steps:
+            return
+        found = await self._sort(steps)
+        new = [*found.late, *found.fresh]
+        told.update(step.entry.id for step in (*new, *found.differing))
+        written.known += found.known
+        if new:
+            jobs = fold([(step.move, step.parts) for step in new])
+            if not json:
+                for row in jobs.values():
+                    row.payload_json = row.result_json = None
+            await self._connection.execute(
+                rows.UPSERT_JOBS, offset.namespace, *rows.job_arrays(jobs.values())
+            )
+            moves = [MoveRow.of(step.move, step.parts.get("x")) for step in new]
+            done = await self._connection.execute(rows.INSERT_MOVES, *rows.move_arrays(moves))
+            written.jobs += len(jobs)
+            written.moves += int(done.rsplit(" ", 1)[1])
+            if late := {step.move.job_id for step in found.late if step.move.from_status is None}:
+                filled = [jobs[job_id] for job_id in sorted(late)]
+                await self._connection.execute(rows.FILL_JOBS, offset.namespace, *rows.fill_arrays(filled))
+        if found.differing:
+            await self._keep_aside(found.differing, offset)
+            written.differing += len(found.differing)
+
+    async def _sort(self, steps: Sequence[list[Step]]) -> _Sorted:
+        """What is new, what is known, and what contradicts it."""
+        found = _Sorted()
+        ids = [moves[0].move.job_id for moves in steps]
+        known = {
+            job_id: (epoch, version, status)
+            for job_id, epoch, version, status in await self._connection.fetch(rows.KNOWN_JOBS, ids)
+        }
+        doubtful: list[Step] = []
+        for step in (step for moves in steps for step in moves):
+            move = step.move
+            epoch, version, status = known.get(move.job_id, (-1, 0, ""))
+            if (move.epoch, move.version) <= (epoch, version):
+                doubtful.append(step)
+            elif move.epoch == epoch and status in _FINAL:
+                found.differing.append(step)
+            else:
+                found.fresh.append(step)
+        if doubtful:
+            await self._compare(doubtful, found)
+        return found
+
+    async def _compare(self, doubtful: Sequence[Step], found: _Sorted) -> None:
+        ids = sorted({step.move.job_id for step in doubtful})
+        stored: dict[Any, list[Any]] = {}
+        for row in await self._connection.fetch(rows.STORED_MOVES, ids):
+            values = tuple(row)
+            stored.setdefault(values[:3], []).append(values[3:])
+        for step in doubtful:
+            move = MoveRow.of(step.move, None)
+            there = stored.get(identity_of(move))
+            if there is None:
+                found.late.append(step)
+            elif content_of(move) in there:
+                found.known += 1
+            else:
+                found.differing.append(step)
+
+    # --- what is kept aside
+
+    async def _keep_aside(self, steps: Sequence[Step], offset: Offset) -> None:
+        await self._connection.executemany(
+            rows.KEEP_ASIDE,
+            [
+                (
+                    offset.namespace,
+                    offset.shard,
+                    step.move.job_id,
+                    step.move.epoch,
+                    step.move.version,
+                    step.move.at_ms,
+                    step.entry.id,
+                    line_of(step.move),
+                )
+                for step in steps
+            ],
+        )
+
+    async def _refuse(self, refusals: Sequence[Refusal], offset: Offset, written: Written) -> None:
+        if not refusals:
+            return
+        written.refused += len(refusals)
+        await self._connection.executemany(
+            rows.REFUSE,
+            [
+                (
+                    offset.namespace,
+                    offset.shard,
+                    each.entry,
+                    each.job_id,
+                    each.data,
+                    each.sqlstate,
+                    each.reason.replace("\x00", "\ufffd"),
+                )
+                for each in refusals
+            ],
+        )
+
+    async def _act(self, batch: Batch, offset: Offset) -> None:
+        actions = batch.actions()
+        if actions:
+            await self._connection.executemany(
+                rows.ACT,
+                [
+                    (offset.namespace, offset.shard, a.at_ms, a.actor, a.action, a.subject, a.detail)
+                    for a in actions
+                ],
+            )
+
+    async def _judge(self, offset: Offset, written: Written, told: set[str], newest: int) -> None:
+        """Whether this batch proves that Redis lost data (D19)."""
+        if told:  # an entry is read again after a crash; one of which a part was refused is no news either
+            refused = await self._connection.fetch(
+                rows.REFUSED,
+                offset.namespace,
+                offset.shard,
+                sorted(told),
+            )
+            told = told - {row["entry"] for row in refused}
+        if told:
+            proof = f"an entry numbered {newest} or less told something new after number {offset.sequence}"
+        elif written.differing:
+            proof = f"{written.differing} moves differ from those that are known"
+        else:
+            return
+        written.offset = await offsets.note_loss(self._connection, written.offset, proof, sequence=newest)
