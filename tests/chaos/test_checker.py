@@ -6,106 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from streamworker.core.job import Record
 from streamworker.core.states import HELD, Disposition, Status
-from streamworker.store.events import Transition
 from tests.chaos.checker import Kind, check, report
 from tests.chaos.history import Accepted, End, Fault, FaultKind, Final, History, Limits, Start, Told, lives
 from tests.chaos.recovery import allowed_seconds, second_starts
-
-#: When a made-up job is enqueued, in seconds; each edge comes a second later.
-T0 = 1000.0
-LIMITS = Limits(lease=2.0, margin=0.0, attempts={"t": 3}, starts={"t": 4})
-ONCE = "claimed processing succeeded:returned"
-#: Worker `a` dies with the job in its hands, and `b` runs it.
-DIED = "claimed@a processing retry_scheduled:recovered claimed@b processing succeeded:returned"
-KILL = Fault(FaultKind.KILL, T0 + 2.5, worker="a")
-
-
-class Story:
-    """A made-up job: `state[:reason][@worker]` for each edge after the enqueue, a second apart.
-
-    Each claim has the fence 10, 20 …, its handler starts with `processing` and ends just before an outcome.
-    """
-
-    def __init__(self, path: str = ONCE, *, job: str = "j", task: str = "t", at: float = T0) -> None:
-        self.job = job
-        self.edges = [
-            self._edge(None, Status.QUEUED, at, 0, 0, "enqueued", None, 1, {"task": task, "lane": "normal"})
-        ]
-        self.starts: list[Start] = []
-        self.ends: list[End] = []
-        attempt, fence, worker = 0, 0, "a"
-        for version, word in enumerate(path.split(), 2):
-            word, _, who = word.partition("@")
-            name, _, reason = word.partition(":")
-            status, before, at = Status(name), self.edges[-1].to_status, at + 1.0
-            worker = who or worker
-            if status is Status.CLAIMED:
-                attempt, fence = attempt + 1, fence + 10
-            if status is Status.QUEUED or (reason == "recovered" and before is Status.CLAIMED):
-                attempt -= 1
-            if status is Status.PROCESSING:
-                self.starts.append(Start(job, attempt, fence, worker, at))
-            if before is Status.PROCESSING and reason in ("returned", "error"):
-                told = Told.RETURNED if reason == "returned" else Told.RAISED
-                self.ends.append(End(job, fence, worker, at - 0.1, told))
-            facts = {"code": "worker_lost"} if status is Status.FAILED_TERMINAL else {}
-            reason = reason or str(status)
-            self.edges.append(self._edge(before, status, at, attempt, fence, reason, worker, version, facts))
-
-    def _edge(
-        self,
-        before: Status | None,
-        after: Status,
-        at: float,
-        attempt: int,
-        fence: int,
-        reason: str,
-        worker: str | None,
-        version: int,
-        facts: dict[str, str],
-    ) -> Transition:
-        at_ms = round(at * 1000)
-        return Transition(
-            self.job, 0, version, before, after, at_ms, attempt, fence, reason, worker, "settle", facts
-        )
-
-    def change(self, number: int, /, **changes: object) -> Story:
-        self.edges[number - 1] = replace(self.edges[number - 1], **changes)  # type: ignore[arg-type]
-        return self
-
-    def record(self, **changes: int) -> Record:
-        last = self.edges[-1]
-        starts = sum(edge.to_status is Status.CLAIMED for edge in self.edges)
-        record = Record(
-            self.job,
-            last.to_status,
-            last.attempt,
-            starts,
-            0,
-            last.version,
-            last.epoch,
-            0,
-            0,
-            {"la": "normal"},
-        )
-        return replace(record, **changes)  # type: ignore[arg-type]
-
-
-def run(*stories: Story, **parts: object) -> History:
-    """A history of these jobs, all of them accepted."""
-    history = History(
-        LIMITS,
-        accepted=[Accepted(story.job, "t", "normal") for story in stories],
-        starts=[start for story in stories for start in story.starts],
-        ends=[end for story in stories for end in story.ends],
-        transitions=[edge for story in stories for edge in story.edges],
-        final=Final(),
-    )
-    letters = [story.job for story in stories if story.edges[-1].to_status is Status.FAILED_TERMINAL]
-    history = replace(history, final=Final(dead_letters=letters))
-    return replace(history, **parts)  # type: ignore[arg-type]
+from tests.chaos.stories import DIED, KILL, LIMITS, ONCE, T0, Story, run
 
 
 def kinds(history: History) -> set[Kind]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,13 +21,15 @@ from redis.retry import Retry
 
 from streamworker import Context
 from streamworker.core.job import Claim, Record
-from streamworker.core.states import HELD, TERMINAL, TRANSITIONS, Status
+from streamworker.core.states import TERMINAL
 from streamworker.store import scripts
 from streamworker.store.events import Transition, decode
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys, is_live_state
+from tests.chaos import account, rules
+from tests.chaos.checker import JOB_RULES
+from tests.chaos.history import Accepted, End, History, Life, Limits, Start, Told, lives
+from tests.chaos.holdings import holdings
 
-#: Reasons of edges by which a claim ends although its worker did not say so.
-NOT_BY_OWNER = frozenset({"recovered", "no_slot"})
 _PAGE = 1000
 
 
@@ -213,14 +215,6 @@ class Allowance:
     repeated: int = 0
 
 
-@dataclass(slots=True)
-class _Life:
-    """One job as its log and its journal tell it."""
-
-    edges: list[Transition] = field(default_factory=list)
-    starts: list[Mark] = field(default_factory=list)
-
-
 def judge(
     *,
     accepted: Collection[str],
@@ -229,26 +223,35 @@ def judge(
     allowance: Allowance = Allowance(),
     maybe: Collection[str] = (),
 ) -> list[str]:
-    """Return everything that is wrong with a finished run.
+    """Return everything that is wrong with a finished run, by the rules of the chaos runs.
 
-    Nothing accepted is lost; versions are consecutive and edges legal; one recorded outcome a claim and one
-    end an epoch; no handler ran that no claim allowed; starts within the allowance. `maybe` are jobs whose
-    enqueue was never answered: they may be missing, but not half there.
+    Here nobody has noted the faults: starts that repeat one without an outcome are only counted. `maybe` are
+    jobs whose enqueue was never answered: they may be missing, but not half there.
     """
-    lives: dict[str, _Life] = defaultdict(_Life)
-    for edge in transitions:
-        lives[edge.job_id].edges.append(edge)
-    for mark in marks:
-        if mark.what == "start":
-            lives[mark.job_id].starts.append(mark)
-    unknown = [job_id for job_id in accepted if not lives[job_id].edges]
-    found = [f"{job_id} was accepted and the log does not know it" for job_id in unknown]
-    for job_id in lives.keys() - set(accepted) - set(maybe):
-        found.append(f"{job_id} was enqueued by nobody")
-    for job_id, life in lives.items():
-        found.extend(_judge_edges(job_id, life.edges))
-        found.extend(_judge_starts(job_id, life, allowance.starts))
-    repeated = {job_id: count for job_id, life in lives.items() if (count := _repeated(life)) > 0}
+    history = History(
+        Limits(lease=1.0),
+        accepted=[Accepted(job_id, "", "") for job_id in accepted],
+        maybe=maybe,
+        starts=[
+            Start(mark.job_id, mark.attempt, mark.fence, str(mark.pid), mark.at)
+            for mark in marks
+            if mark.what == "start"
+        ],
+        ends=[
+            End(mark.job_id, mark.fence, str(mark.pid), mark.at, Told.RETURNED)
+            for mark in marks
+            if mark.what == "end"
+        ],
+        transitions=transitions,
+    )
+    jobs = lives(history)
+    violations = [*account.nothing_lost(history, jobs), *account.nothing_unasked(history, jobs)]
+    violations += (violation for life in jobs.values() for rule in JOB_RULES for violation in rule(life))
+    found = [str(violation) for violation in violations]
+    for job_id, life in jobs.items():
+        if len(life.starts) > allowance.starts:
+            found.append(f"{job_id} started {len(life.starts)} times, {allowance.starts} are allowed")
+    repeated = {job_id: count for job_id, life in jobs.items() if (count := _repeated(life)) > 0}
     if sum(repeated.values()) > allowance.repeated:
         found.append(
             f"{sum(repeated.values())} starts repeat one that came to no outcome, and {allowance.repeated} "
@@ -257,55 +260,5 @@ def judge(
     return found
 
 
-def _judge_edges(job_id: str, edges: Sequence[Transition]) -> Iterator[str]:
-    before: Transition | None = None
-    ends: Counter[int] = Counter()
-    outcomes: Counter[int] = Counter()
-    fence = 0
-    for edge in edges:
-        if before is None:
-            if edge.from_status is not None or edge.version != 1:
-                yield f"{job_id} has no beginning: {edge}"
-        elif edge.version != before.version + 1 or edge.from_status is not before.to_status:
-            yield f"{job_id}: {edge} does not follow {before}"
-        if edge.from_status is not None and (edge.from_status, edge.to_status) not in TRANSITIONS:
-            yield f"{job_id}: no edge leads from {edge.from_status} to {edge.to_status}"
-        if edge.to_status is Status.CLAIMED:
-            fence = edge.fence
-        elif edge.from_status in HELD and edge.to_status not in HELD:
-            outcomes[fence] += 1
-        if edge.to_status in TERMINAL:
-            ends[edge.epoch] += 1
-        before = edge
-    for claim, count in outcomes.items():
-        if count > 1:
-            yield f"{job_id}: {count} outcomes were recorded of the claim with fence {claim}"
-    for epoch, count in ends.items():
-        if count > 1:
-            yield f"{job_id} ended {count} times in epoch {epoch}"
-    if before is not None and before.to_status not in TERMINAL:
-        yield f"{job_id} came to no end: it is {before.to_status} ({before.reason})"
-
-
-def _judge_starts(job_id: str, life: _Life, limit: int) -> Iterator[str]:
-    if len(life.starts) > limit:
-        yield f"{job_id} started {len(life.starts)} times, {limit} are allowed"
-    for fence, count in Counter(mark.fence for mark in life.starts).items():
-        if count > 1:
-            yield f"{job_id} started {count} times under one claim (fence {fence})"
-    claims = sum(edge.to_status is Status.CLAIMED for edge in life.edges)
-    fences = {mark.fence for mark in life.starts}
-    if len(fences) > claims:
-        yield f"{job_id} started under {len(fences)} fences, the log has {claims} claims"
-    succeeded = [edge for edge in life.edges if edge.to_status is Status.SUCCEEDED]
-    if succeeded and not life.starts:
-        yield f"{job_id} succeeded, and no handler ran"
-
-
-def _repeated(life: _Life) -> int:
-    """Starts beyond those that an outcome of the owner made room for."""
-    ended = sum(
-        edge.from_status in HELD and edge.to_status not in HELD | TERMINAL and edge.reason not in NOT_BY_OWNER
-        for edge in life.edges
-    )
-    return max(0, len(life.starts) - 1 - ended)
+def _repeated(life: Life) -> int:
+    return sum(1 for _ in rules.repeated(holdings(life)))
