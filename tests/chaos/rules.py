@@ -78,7 +78,9 @@ def fresh_fences(life: Life) -> Iterator[Violation]:
         if over is not None and over.fence < holding.newest_fence:
             evidence = f"{shown(over)}, but the newest fence was {holding.newest_fence}"
             yield Violation(Kind.STALE_ACCEPTED, life.job_id, evidence)
-        if over is not None and holding.has_outcome and over.worker != holding.claim.worker:
+        if over is None or not holding.has_outcome or over.reason in GIVEN_BACK:
+            continue  # a recovery, too, ends a job that was cancelled meanwhile
+        if over.worker != holding.claim.worker:
             evidence = f"{shown(over)}, but the claim was {holding.claim.worker}'s"
             yield Violation(Kind.STALE_ACCEPTED, life.job_id, evidence)
 
