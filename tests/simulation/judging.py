@@ -16,15 +16,12 @@ from tests.simulation import jobs
 from tests.simulation.redis import RealRedis
 from tests.simulation.story import Story
 
-#: Seconds beyond D6's bound: sweeps come up to two sixths of a lease apart here, and calls are slow or lost.
-MARGIN = 10.0
 
-
-def history_of(story: Story, redis: RealRedis) -> History:
-    """What happened, with the log's times moved back to the virtual clock."""
+def history_of(story: Story, redis: RealRedis, *, margin: float) -> History:
+    """What happened, with the log's times moved back to the virtual clock; `margin` is beyond D6's bound."""
     seen = snapshot.take(redis.link, redis.keys)
     return History(
-        limits=Limits(lease=jobs.LEASE, margin=MARGIN, attempts={jobs.TASK: jobs.ATTEMPTS}),
+        limits=Limits(lease=jobs.LEASE, margin=margin, attempts={jobs.TASK: jobs.ATTEMPTS}),
         accepted=story.accepted,
         maybe=story.maybe,
         starts=story.starts,

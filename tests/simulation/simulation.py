@@ -54,7 +54,7 @@ def run(seed: int, redis: RealRedis, app: App) -> Result:
     jobs.STORY[loop] = one.story
     try:
         loop.run_until_complete(one.run())
-        history = history_of(one.story, redis)
+        history = history_of(one.story, redis, margin=one.margin)
         wrong = [str(violation) for violation in check(history)]
         seconds = loop.time()
     finally:
@@ -119,6 +119,11 @@ class Simulation:
         while self._loop.time() < end and not (producer.done() and self._over()):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY)
         expiry.cancel()
+
+    @property
+    def margin(self) -> float:
+        """Seconds beyond D6's bound that a recovery may take: calls that are lost delay the sweeps, too."""
+        return 2 * LEASE if self._climate.trouble else LEASE / 3
 
     # --- who is there
 
