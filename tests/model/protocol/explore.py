@@ -1,0 +1,156 @@
+"""Every state that can be reached, breadth first, so that the first wrong one has a shortest trace."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.model.protocol.faults import Config
+from tests.model.protocol.judge import over, wrong
+from tests.model.protocol.rules import Rules
+from tests.model.protocol.state import State
+from tests.model.protocol.stepping import Label, World
+from tests.model.protocol.steps import steps
+from tests.model.protocol.symmetry import Keys
+
+#: Seconds between two lines of progress.
+PROGRESS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What went wrong, and a shortest way there."""
+
+    what: str
+    trace: list[Label]
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an exploration came to."""
+
+    states: int
+    steps: int
+    depth: int
+    seconds: float
+    complete: bool  # there is no other state
+    violation: Violation | None
+
+
+class Exploration:
+    """One configuration under some rules, from its start until a violation, the end, or the limit."""
+
+    def __init__(self, config: Config, rules: Rules, *, tell: Callable[[str], None] | None = None) -> None:
+        self.config = config
+        self._world = World(config, rules)
+        self._key = Keys(jobs_alike=config.alike).of
+        self._tell = tell
+        #: Number of each state by its key, and of each the one that it was found from.
+        self._numbers: dict[int, int] = {}
+        self._parents = array("q")
+        #: Where a run without faults goes on: the key, or OVER.
+        self._calm: list[int | None] = []
+        self._count = 0
+
+    def run(self, limit: int | None = None) -> Result:
+        began = told = time.monotonic()
+        start = self.config.start()
+        self._add(start, -1)
+        front, depth, expanded = [start], 0, 0
+        violation: Violation | None = None
+        while front and violation is None and (limit is None or len(self._numbers) < limit):
+            following: list[State] = []
+            for state in front:
+                violation = self._expand(state, expanded, following)
+                expanded += 1
+                if violation is not None:
+                    break
+                if self._tell is not None and time.monotonic() - told > PROGRESS:
+                    told = time.monotonic()
+                    rate = self._count / (told - began)
+                    self._tell(f"{len(self._numbers):,} states, depth {depth}, {rate:,.0f} steps/s")
+            front, depth = following, depth + 1
+        if violation is None:
+            violation = self._stuck()
+        return Result(len(self._numbers), self._count, depth, time.monotonic() - began, not front, violation)
+
+    def _add(self, state: State, parent: int) -> bool:
+        """Whether it is new."""
+        key = self._key(state)
+        if key in self._numbers:
+            return False
+        self._numbers[key] = len(self._numbers)
+        self._parents.append(parent)
+        return True
+
+    def _expand(self, state: State, number: int, following: list[State]) -> Violation | None:
+        calm: int | None = None
+        found = False
+        for label, draft, is_calm in steps(self._world, state):
+            self._count += 1
+            after = draft.freeze()
+            what = draft.wrong
+            new = what is None and self._add(after, number)
+            if new:
+                what = wrong(after, self.config)
+                following.append(after)
+            if what is not None:
+                return Violation(what, [*self._trace(number), label], after)
+            if is_calm and not found:
+                calm, found = self._key(after), True
+        if not found and not over(state):
+            what = "this is where a run without faults stops, and not all is over"
+            return Violation(what, self._trace(number), state)
+        self._calm.append(calm)
+        return None
+
+    def _stuck(self) -> Violation | None:
+        """A state from which a run without faults goes round for ever."""
+        ends = bytearray(len(self._numbers))  # 1: such a run ends; 2: it is on the path that is followed
+        for number in range(len(self._calm)):
+            path = []
+            at = number
+            while at < len(self._calm) and not ends[at]:
+                ends[at] = 2
+                path.append(at)
+                key = self._calm[at]
+                if key is None:
+                    break
+                at = self._numbers[key]
+            else:
+                if at < len(self._calm) and ends[at] == 2:
+                    what = "from here a run without faults goes round for ever"
+                    trace = self._trace(number)
+                    return Violation(what, trace, self._walk(trace))
+            for one in path:
+                ends[one] = 1
+        return None
+
+    # --- traces: only keys are kept, so the way is walked again
+
+    def _trace(self, number: int) -> list[Label]:
+        path = []
+        while number >= 0:
+            path.append(number)
+            number = self._parents[number]
+        state = self.config.start()
+        labels: list[Label] = []
+        for wanted in reversed(path[:-1]):
+            for label, draft, _ in steps(self._world, state):
+                after = draft.freeze()
+                if self._numbers.get(self._key(after)) == wanted:
+                    labels.append(label)
+                    state = after
+                    break
+            else:
+                raise AssertionError("a trace cannot be walked again")
+        return labels
+
+    def _walk(self, trace: list[Label]) -> State:
+        state = self.config.start()
+        for wanted in trace:
+            state = next(draft.freeze() for label, draft, _ in steps(self._world, state) if label == wanted)
+        return state
