@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Cancel,
         ConfigurationError,
         ConnectionLost,
+        DependencyTimeout,
         DurationError,
         EnqueueRejected,
         IdempotencyConflict,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from streamworker.core.retry import Retry
     from streamworker.core.router import Route
     from streamworker.core.states import Disposition, ErrorClass, Status
+    from streamworker.flow.dependency import DependencyCall
     from streamworker.request import JobView, Options, Request
     from streamworker.sync_client import SyncClient, SyncJob
     from streamworker.task import BadArguments, Call, Context, Task
@@ -57,6 +59,8 @@ __all__ = [
     "ConnectionLost",
     "Context",
     "Dependency",
+    "DependencyCall",
+    "DependencyTimeout",
     "Disposition",
     "DurationError",
     "EnqueueRejected",
@@ -99,7 +103,7 @@ _NAMES_OF = {
     "streamworker.app": "App",
     "streamworker.client": "Client Job",
     "streamworker.core.errors": (
-        "Cancel ConfigurationError ConnectionLost DurationError EnqueueRejected "
+        "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected "
         "IdempotencyConflict InvalidArgument JobFailed JobNotFound OutcomeUnknown "
         "PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
         "ServerUnsuitable StreamworkerError TransientError UnknownTask"
@@ -110,6 +114,7 @@ _NAMES_OF = {
     "streamworker.core.retry": "Retry",
     "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
+    "streamworker.flow.dependency": "DependencyCall",
     "streamworker.request": "JobView Options Request",
     "streamworker.sync_client": "SyncClient SyncJob",
     "streamworker.task": "BadArguments Call Context Task",

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from streamworker.client import Job
 from streamworker.core import durations
@@ -15,12 +15,16 @@ from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.gates import Gate, Gates
+from streamworker.core.limits import Dependency
 from streamworker.core.retry import Retry
 from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate, check_task_name
 from streamworker.request import Options, new_job, with_key_and_deadline
 from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
+
+if TYPE_CHECKING:  # a producer does not load what handlers use
+    from streamworker.flow.dependency import Dependencies, DependencyCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +55,19 @@ class Context:
     #: The time for which a cron's job was made, in the cron's time zone; None for other jobs.
     tick: datetime | None = None
     _log: logging.LoggerAdapter[logging.Logger] | None = field(default=None, repr=False)
+    _dependencies: Dependencies | None = field(default=None, repr=False)
+
+    def dependency(self, name: str) -> DependencyCall:
+        """One call of a dependency of the app, as `async with ctx.dependency("carrier") as call:`.
+
+        It has the time limits that `Dependency(...)` declares, and is counted by how it went. In a context
+        that you made yourself, as in a test, every name has the default limits. Raises ConfigurationError.
+        """
+        if self._dependencies is not None:
+            return self._dependencies.call(name)
+        from streamworker.flow.dependency import DependencyCall
+
+        return DependencyCall(name, Dependency())
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

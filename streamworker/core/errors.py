@@ -135,6 +135,20 @@ class RetryAfter(TransientError):
         super().__init__(message or f"retry after {seconds:g} s")
 
 
+class DependencyTimeout(TransientError):
+    """A call of a dependency took longer than it may. `phase` is "connect", or "total" for the whole call."""
+
+    def __init__(self, dependency: str, seconds: float, *, phase: str) -> None:
+        self.dependency = dependency
+        self.seconds = seconds
+        self.phase = phase
+        what = "was not connected" if phase == "connect" else "did not end"
+        super().__init__(
+            f"a call of {dependency} {what} within {seconds:g} s",
+            code="dependency_connect_timeout" if phase == "connect" else "dependency_timeout",
+        )
+
+
 class Cancel(StreamworkerError):
     """Raise it to end the job as `cancelled`: no retry and no dead letter. `why` is kept."""
 

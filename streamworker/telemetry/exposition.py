@@ -27,6 +27,7 @@ class WorkerCollector(Collector):
         """The families, as they stand."""
         yield from self._jobs()
         yield from self._times()
+        yield from self._calls()
         yield from self._worker()
 
     def _jobs(self) -> Iterator[Metric]:
@@ -79,6 +80,19 @@ class WorkerCollector(Collector):
         lag = HistogramMetricFamily(PREFIX + "event_loop_lag_seconds", "How late the event loop was.")
         _add(lag, [], self._metrics.lag)
         yield from (duration, wait, lag)
+
+    def _calls(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            PREFIX + "dependency_requests", "Calls of dependencies.", labels=["dependency", "result"]
+        )
+        duration = HistogramMetricFamily(
+            PREFIX + "dependency_duration_seconds", "How long those calls took.", labels=["dependency"]
+        )
+        for name, cell in self._metrics.dependencies.items():
+            for result, count in cell.results.items():
+                requests.add_metric([name, result], count)
+            _add(duration, [name], cell.duration)
+        yield from (requests, duration)
 
     def _worker(self) -> Iterator[Metric]:
         status = self._metrics.status

@@ -16,7 +16,11 @@ LOOK_EVERY = 60.0
 #: Of HTTP statuses; a bounded set by themselves.
 _HTTP = re.compile(r"http_[1-5]\d\d")
 #: Codes of the engine that a handler's failure may have.
-OWN_CODES = RESERVED_CODES | {"timeout", "connection_error", "transient", "persistent", "retry_after"}
+OWN_CODES = (
+    RESERVED_CODES
+    | {"timeout", "connection_error", "transient", "persistent", "retry_after"}
+    | {"dependency_timeout", "dependency_connect_timeout"}
+)
 
 
 def code_of(cls: type[BaseException]) -> str | None:

@@ -61,6 +61,16 @@ class TaskCell:
         self.failures = dict.fromkeys(codes, 0)
 
 
+class CallCell:
+    """Numbers of one dependency."""
+
+    __slots__ = ("duration", "results")
+
+    def __init__(self) -> None:
+        self.results = dict.fromkeys(("ok", "error", "timeout"), 0)
+        self.duration = Histogram()
+
+
 class Cell:
     """Numbers of one task in one lane."""
 
@@ -99,6 +109,7 @@ class Metrics:
         lanes: Iterable[str],
         slots: Mapping[str, tuple[int, int]],
         codes: Sequence[str] = (),
+        dependencies: Iterable[str] = (),
     ) -> None:
         """`slots` has for each lane how many it can fill at most and how many are reserved; `codes` the
         declared error codes, which start at 0 for each task."""
@@ -113,6 +124,7 @@ class Metrics:
         }
         self.won = dict.fromkeys(self.lanes, 0)
         self.empty = dict.fromkeys(self.lanes, 0)
+        self.dependencies = {name: CallCell() for name in dependencies}
         self.lag = Histogram(LAG_SECONDS)
         self.status = Status(0.0)
 
@@ -161,6 +173,13 @@ class Metrics:
     def lost(self, job: Job) -> None:
         """The claim was lost while the handler ran: its outcome is not even sent."""
         self._cell(job.claim.lane, job.task_name).task.stale += 1
+
+    @quiet
+    def called(self, dependency: str, result: str, seconds: float) -> None:
+        """A handler's call of a dependency ended."""
+        cell = self.dependencies[dependency]
+        cell.results[result] += 1
+        cell.duration.observe(seconds)
 
     @quiet
     def tell(self, status: Status) -> None:

@@ -16,7 +16,14 @@ from tests.unit.test_telemetry_metrics import Told, claim, fail
 
 
 def test_the_table_of_metrics_is_what_a_scrape_gives() -> None:
-    metrics = Metrics(tasks=["pack"], lanes=["normal"], slots={"normal": (1, 0)}, codes=["timeout"])
+    metrics = Metrics(
+        tasks=["pack"],
+        lanes=["normal"],
+        slots={"normal": (1, 0)},
+        codes=["timeout"],
+        dependencies=["carrier"],
+    )
+    metrics.called("carrier", "ok", 0.1)
     settled = [Told(claim(), "pack", outcome) for outcome in (Success(), fail("timeout"))]
     metrics.exchanged(settled, [b"OK", b"OK"], [Told(claim(), "pack", None)], {"normal": 1})
     metrics.lag.observe(0.1)

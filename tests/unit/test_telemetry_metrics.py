@@ -54,6 +54,7 @@ def metrics() -> Metrics:
         lanes=["priority", "normal"],
         slots={"priority": (28, 4), "normal": (28, 4)},
         codes=["bad_total"],
+        dependencies=["carrier", "mail"],
     )
 
 
@@ -101,6 +102,22 @@ def test_only_what_was_recorded_counts_as_an_outcome(metrics: Metrics) -> None:
     processed = ("streamworker_jobs_processed_total", "lane=normal", "outcome=succeeded", "task=pack")
     assert found[processed] == 1
     assert found[("streamworker_job_duration_seconds_count", "outcome=succeeded", "task=pack")] == 1
+
+
+def test_calls_of_dependencies_are_counted_by_how_they_went(metrics: Metrics) -> None:
+    for result in ("ok", "ok", "error", "timeout"):
+        metrics.called("carrier", result, 0.2)
+
+    found = read(metrics)
+    counts = {
+        (name, result): found[
+            ("streamworker_dependency_requests_total", f"dependency={name}", f"result={result}")
+        ]
+        for name in ("carrier", "mail")
+        for result in ("ok", "error", "timeout")
+    }
+    assert list(counts.values()) == [2, 1, 1, 0, 0, 0], "those of declared dependencies begin at zero"
+    assert found[("streamworker_dependency_duration_seconds_count", "dependency=carrier")] == 4
 
 
 def test_counters_of_registered_tasks_and_declared_codes_begin_at_zero(metrics: Metrics) -> None:

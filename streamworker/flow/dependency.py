@@ -1,0 +1,136 @@
+"""`ctx.dependency("carrier")`: one call of a service, with its time limits, counted by how it went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from streamworker.core.errors import Cancel, ConfigurationError, DependencyTimeout
+from streamworker.core.foreign import http_status, network
+from streamworker.core.limits import Dependency
+from streamworker.core.states import ErrorClass
+
+T = TypeVar("T")
+
+
+class Result(StrEnum):
+    """How a call went."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+#: Told of each call: the dependency's name, how it went, and how many seconds it took.
+Told = Callable[[str, Result, float], None]
+
+
+def _nobody(_: str, __: Result, ___: float) -> None:
+    return None
+
+
+class DependencyCall:
+    """One call of a dependency, as a context manager around it.
+
+    `async with` holds the block to the total time limit and raises DependencyTimeout beyond it. A plain
+    `with`, for handlers that run in threads, cannot interrupt anything: give `timeout` and `connect_timeout`
+    to the library that makes the call. Either counts how the block ended: an HTTP answer that no retry mends
+    (404) is an answer, so `ok`; a block that is cancelled from outside is not counted.
+    """
+
+    __slots__ = ("_limits", "_scope", "_started", "_told", "name")
+
+    def __init__(self, name: str, limits: Dependency, told: Told = _nobody) -> None:
+        self.name = name
+        self._limits = limits
+        self._told = told
+        self._started = 0.0
+        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def connect_timeout(self) -> float:
+        """Seconds that connecting may take; never more than what is left of the whole call."""
+        return min(self._limits.connect_seconds, self.timeout)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that are left of the whole call."""
+        spent = time.monotonic() - self._started if self._started else 0.0
+        return max(0.0, self._limits.seconds - spent)
+
+    async def connect(self, connecting: Awaitable[T]) -> T:
+        """Await a connection within the connect time limit. Raises DependencyTimeout."""
+        seconds = self.connect_timeout
+        with anyio.move_on_after(seconds):
+            return await connecting
+        raise DependencyTimeout(self.name, seconds, phase="connect")
+
+    async def __aenter__(self) -> Self:
+        self._started = time.monotonic()
+        self._scope = anyio.move_on_after(self._limits.seconds)
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._scope is not None
+        self._scope.__exit__(kind, error, trace)
+        if self._scope.cancelled_caught:
+            self._count(Result.TIMEOUT)
+            raise DependencyTimeout(self.name, self._limits.seconds, phase="total")
+        if self._scope.cancel_called and isinstance(error, Exception):
+            self._count(Result.TIMEOUT)  # a library made something of its own out of the cancellation
+        else:
+            self._judge(error)
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._judge(error)
+
+    def _judge(self, error: BaseException | None) -> None:
+        if error is None or isinstance(error, Exception):
+            self._count(result_of(error))
+
+    def _count(self, result: Result) -> None:
+        self._told(self.name, result, time.monotonic() - self._started)
+
+
+class Dependencies:
+    """What an app's handlers call, and who is told of each call."""
+
+    def __init__(self, limits: Mapping[str, Dependency], told: Told = _nobody) -> None:
+        self._limits = limits
+        self._told = told
+
+    def call(self, name: str) -> DependencyCall:
+        """Raises ConfigurationError for a name that the app does not declare."""
+        if name not in self._limits:
+            known = ", ".join(self._limits) or "none"
+            raise ConfigurationError(f"{name!r} is no dependency of the app; it has: {known}")
+        return DependencyCall(name, self._limits[name], self._told)
+
+
+def result_of(error: Exception | None) -> Result:
+    """What the end of a block says of the dependency; pure."""
+    if error is None or isinstance(error, Cancel):
+        return Result.OK
+    if isinstance(error, DependencyTimeout):
+        return Result.TIMEOUT
+    answered = http_status(error)
+    if answered is not None:
+        return Result.OK if answered.error_class is ErrorClass.PERSISTENT else Result.ERROR
+    lost = network(error)
+    if lost is not None and lost.code == "timeout":
+        return Result.TIMEOUT
+    return Result.ERROR
