@@ -1,7 +1,7 @@
 """Explores the model of the core protocol: `python -m tests.model.protocol loss+crash`.
 
-Without a configuration: the whole catalogue, as `make soak` does; that takes hours. With `--off RULE`: without
-this rule, by default where it shows. Ends with 1 if anything is violated.
+Without a configuration: the whole catalogue, as `make soak` does; that takes hours. With `--off RULE`: leaves
+this rule out, by default where that shows. Ends with 1 if anything is violated.
 """
 
 from __future__ import annotations

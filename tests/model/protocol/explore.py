@@ -46,7 +46,7 @@ class Exploration:
     def __init__(self, config: Config, rules: Rules, *, tell: Callable[[str], None] | None = None) -> None:
         self.config = config
         self._world = World(config, rules)
-        self._key = Keys(jobs_alike=config.alike).of
+        self._keys = Keys(jobs_alike=config.alike)
         self._tell = tell
         #: Number of each state by its key, and of each the one that it was found from.
         self._numbers: dict[int, int] = {}
@@ -73,13 +73,14 @@ class Exploration:
                     rate = self._count / (told - began)
                     self._tell(f"{len(self._numbers):,} states, depth {depth}, {rate:,.0f} steps/s")
             front, depth = following, depth + 1
+            self._keys.forget()
         if violation is None:
             violation = self._stuck()
         return Result(len(self._numbers), self._count, depth, time.monotonic() - began, not front, violation)
 
     def _add(self, state: State, parent: int) -> bool:
         """Whether it is new."""
-        key = self._key(state)
+        key = self._keys.of(state)
         if key in self._numbers:
             return False
         self._numbers[key] = len(self._numbers)
@@ -100,7 +101,7 @@ class Exploration:
             if what is not None:
                 return Violation(what, [*self._trace(number), label], after)
             if is_calm and not found:
-                calm, found = self._key(after), True
+                calm, found = self._keys.of(after), True
         if not found and not over(state):
             what = "this is where a run without faults stops, and not all is over"
             return Violation(what, self._trace(number), state)
@@ -141,7 +142,7 @@ class Exploration:
         for wanted in reversed(path[:-1]):
             for label, draft, _ in steps(self._world, state):
                 after = draft.freeze()
-                if self._numbers.get(self._key(after)) == wanted:
+                if self._numbers.get(self._keys.of(after)) == wanted:
                     labels.append(label)
                     state = after
                     break

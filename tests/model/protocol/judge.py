@@ -1,7 +1,7 @@
 """What must hold in every state, and what must be true when all is over.
 
-Steps are judged where they happen (`Draft.blame`): an illegal edge, a second outcome of an attempt, one that is
-accepted under a stale fence, a recovery from a worker that lives, a claim that its worker holds already.
+Steps are judged where they happen (`Draft.blame`): an illegal edge, a second outcome of an attempt, one that
+is accepted under a stale fence, a recovery from a worker that lives, a claim that its worker holds already.
 """
 
 from __future__ import annotations

@@ -26,8 +26,20 @@ class Keys:
 
     def __init__(self, *, jobs_alike: bool) -> None:
         self._jobs_alike = jobs_alike
+        self._known: dict[int, int] = {}  # by the hash under these names
+
+    def forget(self) -> None:
+        """The states met so far: those of another depth hardly come again."""
+        self._known.clear()
 
     def of(self, state: State) -> int:
+        names = hash(state)
+        key = self._known.get(names)
+        if key is None:
+            key = self._known[names] = self._among_all_names(state)
+        return key
+
+    def _among_all_names(self, state: State) -> int:
         variants = [state]
         if self._jobs_alike:
             first, second = _job_rank(state, 0), _job_rank(state, 1)
