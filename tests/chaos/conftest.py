@@ -13,7 +13,7 @@ from streamworker.store.connection import SyncLink
 from tests.integration.history import Journal, Observer
 from tests.lua.driver import Shard
 from tests.processes import WorkerProcess
-from tests.servers import BenchServer, ServerAbsent, ServerFactory, selected_kinds
+from tests.servers import BenchServer, ServerAbsent, ServerFactory, binary_of, selected_kinds
 
 #: Seconds that a claim lives in the cases: what takes a minute or an hour in the reports is told by this.
 LEASE = 1.0
@@ -57,6 +57,16 @@ async def client(server: BenchServer, namespace: str) -> AsyncIterator[Client]:
     """A producer without the tasks' code."""
     async with Client(server.url, app="cases", namespace=namespace) as client:
         yield client
+
+
+@pytest.fixture(params=selected_kinds())
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of server in turn, for benches, which start one of their own."""
+    try:
+        binary_of(request.param)
+    except ServerAbsent as absent:
+        pytest.skip(f"{request.param}: {absent}")
+    return str(request.param)
 
 
 @pytest.fixture(params=selected_kinds())
