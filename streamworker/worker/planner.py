@@ -30,15 +30,21 @@ class Planner:
         """None of these lanes had work when it was last asked."""
         return self._state.idle.issuperset(lanes)
 
-    def next(self, under_way: Sequence[Plan | None], limit: int) -> Plan | None:
-        """What to claim beside these calls, which may bring `limit` claims; None: nothing."""
-        free = self.concurrency - self._holdings.busy_slots - limit
+    def next(self, under_way: Sequence[Plan | None], asked: int, *, idle_too: bool) -> Plan | None:
+        """What to claim beside these calls, which may bring `asked` claims; None: nothing.
+
+        Lanes that had nothing when last asked are not asked alone, unless `idle_too`: the reader hears of
+        what comes, and the next call that asks another lane asks them as well.
+        """
+        free = self.concurrency - self._holdings.busy_slots - asked
         if free <= 0:
             return None
         plans = [plan for plan in under_way if plan is not None]
         plan = lane_plan.plan(self._slots, self._state, self._holdings.busy, free, under_way=plans)
-        if not under_way:
-            plan = plan.half()  # the other half is left to the next call
+        if not idle_too and self.empty([row.lane for row in plan.rows]):
+            return None
+        if not under_way and free * 4 > self.concurrency * 3:
+            plan = plan.half()  # the other half is left to the next call, so that two are under way
         return plan if plan.limit > 0 else None
 
     def charge(self, plan: Plan, taken: Mapping[str, int]) -> None:

@@ -84,7 +84,11 @@ class Pump:
         """Look for something to send at the end of this loop turn."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._kicked)
+
+    def _kicked(self) -> None:
+        if self._scheduled:  # else a turn was taken meanwhile
+            self._turn()
 
     def ended(self, running: Running) -> None:
         """An outcome is there. Sent at once when half a window is full, else at the end of the loop turn."""
@@ -285,10 +289,9 @@ class Pump:
             return None, quarantine if nothing_runs else None
         if any(flight.quarantine for flight in self._flights):
             quarantine = None
-        if not self._offers and self._planner.empty(self.eligible_lanes()):
-            return None, quarantine  # empty when last asked; the reader hears of what comes
         under_way = [flight.plan for flight in self._flights]
-        return self._planner.next(under_way, sum(flight.limit for flight in self._flights)), quarantine
+        asked = sum([flight.limit for flight in self._flights])
+        return self._planner.next(under_way, asked, idle_too=bool(self._offers)), quarantine
 
     def _send(self, flight: Flight, command: str, script: str) -> bool:
         """Whether it could be sent; if not, a new session is on its way."""
