@@ -71,11 +71,13 @@ soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
 soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
 soak-rounds: export FLEET_STARTS := 200
 soak-rounds: export CRON_SECONDS := 60
+soak-rounds: export LANES_JOBS := 50000
+soak-rounds: export LANES_SECONDS := 20
 soak-rounds: venv
 	$(PY) -m pytest --timeout 1800 tests/integration/test_recovery.py tests/integration/test_outage.py \
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
-	    tests/integration/test_stateful.py $(ARGS)
+	    tests/integration/test_lanes.py tests/integration/test_stateful.py $(ARGS)
 
 clean: ## Remove the virtualenv and what the tools keep
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
