@@ -95,10 +95,10 @@ class Campaign:
             return part.jobs * (dealt + 2) // (len(blows) + 1)
 
         traffic = Traffic(self._bench, part.jobs, rate=self._rate, rng=self._fork(), allowed=allowed)
-        with Gremlins(self._bench, self._fork(), every=self._bench.limits.lease) as gremlins, traffic:
+        with Gremlins(self._bench, self._fork(), every=self._bench.limits.lease / 4) as gremlins, traffic:
             for blow in blows:
                 due = part.jobs * (dealt + 1) // (len(blows) + 1)
-                while traffic.made < due and not traffic.done:
+                while traffic.made < due and not traffic.done:  # which then raises at the end
                     self._progress(
                         f"{name}: {traffic.made} of {part.jobs} jobs, {dealt} of {len(blows)} faults"
                     )

@@ -248,7 +248,8 @@ class Faults:
         """Hold the next script of this worker, or of the producers, for the block: a late execution."""
         rule = self._single(worker).hold_next_request(_SCRIPT)
         kind = FaultKind.NETWORK if worker is None else FaultKind.PARTITION
-        struck = self._strike(kind, worker, keeper=worker is not None and self._may_sweep(worker))
+        # It may have become the keeper by the time that something is held.
+        struck = self._strike(kind, worker, keeper=worker is not None)
         try:
             yield
         finally:

@@ -25,12 +25,12 @@ class Gremlins:
         self._thread = threading.Thread(target=self._run, name="chaos-gremlins", daemon=True)
         #: What it does, and how often each as compared with the others.
         self._tricks: dict[str, tuple[int, Callable[[], object]]] = {
-            "hints_deleted": (4, lambda: bench.delete_hints(rng)),
+            "hints_deleted": (2, lambda: bench.delete_hints(rng)),
             "scripts_flushed": (2, bench.flush_scripts),
-            "replies_lost": (6, lambda: bench.lose_reply(self._somebody())),
-            "requests_lost": (3, lambda: bench.lose_request(self._somebody())),
-            "requests_late": (3, self._late),
-            "connections_reset": (2, lambda: bench.cut(self._somebody())),
+            "replies_lost": (12, lambda: bench.lose_reply(self._somebody())),
+            "requests_lost": (6, lambda: bench.lose_request(self._somebody())),
+            "requests_late": (6, self._late),
+            "connections_reset": (4, lambda: bench.cut(self._somebody())),
         }
         #: How often each was done.
         self.done: Counter[str] = Counter()

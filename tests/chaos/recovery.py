@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.chaos.history import Fault, FaultKind, History, Life, Limits
@@ -77,15 +77,25 @@ def in_time(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
             yield Violation(Kind.LATE_RECOVERY, recovery.holding.claim.job_id, evidence)
 
 
-def cause_of(holding: Holding, following: Holding, faults: Sequence[Fault]) -> FaultKind | None:
+def cause_of(holding: Holding, following: Holding, history: History) -> FaultKind | None:
     """The fault that struck the first holder while it held the job, before the second start."""
     first, second = holding.starts[-1], following.starts[0]
     since = min(holding.since, first.at)
     for kind in CAUSES:
-        for fault in faults:
-            if fault.kind is kind and fault.strikes(first.worker, since, second.at):
+        for fault in history.faults:
+            if fault.kind is not kind or _is_held(fault, history.limits):
+                continue
+            if fault.strikes(first.worker, since, second.at):
                 return kind
     return None
+
+
+def _is_held(fault: Fault, limits: Limits) -> bool:
+    """Whether it is an outage so long that nothing is recovered for a lease after it, which all survive (D6).
+
+    A lease as short as the tests' may run out in a shorter outage, before its holder can renew it.
+    """
+    return fault.kind is FaultKind.OUTAGE and fault.until - fault.begin > limits.lease / 2
 
 
 def second_starts(
@@ -95,7 +105,7 @@ def second_starts(
     for life in jobs.values():
         if len(life.starts) > 1:
             for holding, following in repeated(holdings(life)):
-                yield holding, following, cause_of(holding, following, history.faults)
+                yield holding, following, cause_of(holding, following, history)
 
 
 def explained(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:

@@ -164,6 +164,10 @@ BAD: dict[str, tuple[Kind, History]] = {
         Kind.UNEXPLAINED_START,
         run(Story(DIED), faults=[replace(KILL, begin=T0 + 5.5)]),
     ),
+    "a second start after an outage that was held": (
+        Kind.UNEXPLAINED_START,
+        run(Story(DIED), faults=[Fault(FaultKind.OUTAGE, T0 + 2.2, T0 + 3.3)]),
+    ),
     "a key held twice": (
         Kind.SHARED_KEY,
         run(

@@ -16,8 +16,8 @@ from tests.chaos.bench import Bench
 
 #: Seconds between two batches.
 EVERY = 0.05
-#: Jobs of one batch at most: one script call, so that a call that fails is known as a whole.
-MOST = 500
+#: Jobs of one batch at least, and at most: one script call, so that a call that fails is known as a whole.
+TRICKLE, MOST = 1, 500
 
 
 class Mix:
@@ -57,7 +57,11 @@ class Mix:
 
 
 class Traffic:
-    """Makes `jobs` new jobs, no faster than `rate` a second and `allowed` lets it. A context manager."""
+    """Makes `jobs` new jobs, `rate` a second, and slows down where it may not go on. A context manager.
+
+    Beyond the number that `allowed` gives, and beyond `jobs` until `release`, only a trickle is made: faults
+    need workers that are busy.
+    """
 
     def __init__(
         self, bench: Bench, jobs: int, *, rate: float, rng: random.Random, allowed: Callable[[], int]
@@ -69,6 +73,7 @@ class Traffic:
         self._allowed = allowed
         self._mix = Mix(rng, bench.limits.lease)
         self._stop = threading.Event()
+        self._released = threading.Event()
         self._thread = threading.Thread(target=self._main, name="chaos-traffic", daemon=True)
         self._error: BaseException | None = None
         #: Calls that failed, and jobs that were cancelled.
@@ -82,6 +87,7 @@ class Traffic:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._released.set()
         if kind is not None:
             self._stop.set()
         self._thread.join()
@@ -95,6 +101,7 @@ class Traffic:
 
     @property
     def done(self) -> bool:
+        """It has failed."""
         return not self._thread.is_alive()
 
     def _main(self) -> None:
@@ -108,12 +115,14 @@ class Traffic:
         began = loop.time()
         late = 0.0  # seconds that were spent waiting for a fault, and are not made up for
         async with Client(bench.front.url, app=bench.app.name, namespace=bench.namespace) as client:
-            while (made := self.made) < self._jobs and not self._stop.is_set():
+            while not self._stop.is_set():
+                made = self.made
+                if made >= self._jobs and self._released.is_set():
+                    return
                 await asyncio.sleep(EVERY)
                 due = int((loop.time() - began - late) * self._rate)
                 wanted = min(due, self._allowed(), self._jobs, made + MOST) - made
-                if wanted > 0:
-                    await self._send(client, self._mix.draw(wanted))
+                await self._send(client, self._mix.draw(max(wanted, TRICKLE)))
                 late = max(late, loop.time() - began - (made + MOST) / self._rate)
 
     async def _send(self, client: Client, batch: Sequence[Request]) -> None:
