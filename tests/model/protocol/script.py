@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.model.protocol.draft import Draft
+from tests.model.protocol.policy import decided, fate
 from tests.model.protocol.rules import Rules
 from tests.model.protocol.state import (
     CLAIMED,
@@ -20,9 +21,7 @@ from tests.model.protocol.state import (
     FAILED_TERMINAL,
     HELD,
     LIVE,
-    MAX_ATTEMPTS,
     MAX_STARTS,
-    MAX_STRIKES,
     NO_ENTRY,
     NOBODY,
     NONE,
@@ -188,24 +187,18 @@ class Script:
             self.draft.blame(f"an outcome under fence {fence} of job {job} was accepted under {record.fence}")
         if record.holder != worker:
             self.draft.blame(f"worker {record.holder} holds job {job}, and worker {worker} settles it")
-        if outcome == RETRY and record.attempt >= MAX_ATTEMPTS:
-            outcome = FAIL  # the policy decides so before it is sent
+        sent = decided(outcome, record.attempt, record.strikes)
         if record.status == CLAIMED:
             self.move(job, PROCESSING)  # it ended before its start mark: both edges
-        if outcome == DIED:
-            record = self.put(job, strikes=record.strikes + 1)
-            outcome = FAIL if record.strikes >= MAX_STRIKES or record.attempt >= MAX_ATTEMPTS else RETRY
-            self._end(job, outcome, OWN, charged=True, delayed=False, carried=True)
-            return "OK"
-        if outcome == SUCCESS:
-            self.put(job, strikes=0)
-            self.finish(job, SUCCEEDED, SUCCESS, OWN, charged=True)
-            return "OK"
-        if outcome == RELEASE:
+        if sent == RELEASE:
             self.put(job, attempt=max(0, record.attempt - 1))
+        else:  # only a handler that ran to an end clears the strikes (D22)
+            self.put(job, strikes=record.strikes + 1 if outcome == DIED else 0)
+        if sent == SUCCESS:
+            self.finish(job, SUCCEEDED, SUCCESS, OWN, charged=True)
         else:
-            self.put(job, strikes=0)
-        self._end(job, outcome, OWN, charged=outcome != RELEASE, delayed=outcome == RETRY, carried=True)
+            delayed = sent == RETRY and outcome != DIED
+            self._end(job, sent, OWN, charged=sent != RELEASE, delayed=delayed, carried=True)
         return "OK"
 
     def _refusal(self, job: int, record: Record, fence: int) -> str:
@@ -238,11 +231,10 @@ class Script:
         if record.lease == OUT and record.holder != DEAD:
             self.draft.blame(f"job {job} was recovered from worker {record.holder}, which lives")
         charged = record.status == PROCESSING
-        strikes = record.strikes + 1
-        over = strikes >= MAX_STRIKES or (judged.status == PROCESSING and record.attempt >= MAX_ATTEMPTS)
+        outcome = fate(judged.status, record.attempt, record.strikes)
         attempt = record.attempt if charged else max(0, record.attempt - 1)
-        self.put(job, strikes=strikes, attempt=attempt)
-        self._end(job, FAIL if over else RETRY, RECOVERED, charged=charged, delayed=False, carried=False)
+        self.put(job, strikes=record.strikes + 1, attempt=attempt)
+        self._end(job, outcome, RECOVERED, charged=charged, delayed=False, carried=False)
         return "OK"
 
     def _end(self, job: int, outcome: str, by: str, *, charged: bool, delayed: bool, carried: bool) -> None:
