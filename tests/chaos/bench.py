@@ -22,6 +22,7 @@ Verbs
     hints       delete_hints(rng): liveness, elections and sweep, some of them at random
     jobs        enqueue  enqueue_many  wait_running(job)  wait_over(jobs)  release() lets `hold` go on
     the end     judge(): wait until idle, collect and judge, workers go on; finish(): stop them, and raise
+    Postgres    `postgres=True`: workers know of one; bench.postgres can kill, restart, pause …
     to look     redis (a client)  keys  log() (transitions so far)  journals  record(job)  fleet
 
 Every verb notes the fault, so that the judge knows what it explains (`tests/chaos/history.py`).
@@ -40,6 +41,7 @@ from typing import Any, Self
 
 from streamworker import App, SyncClient
 from streamworker.core.job import Record
+from streamworker.embedded_postgres import EmbeddedPostgres
 from streamworker.request import Options, Request
 from streamworker.store.events import Transition
 from streamworker.store.keys import Keys
@@ -96,6 +98,7 @@ class Bench(Faults):
         fsync: str = "always",
         respawn: bool = True,
         margin: float = 2.0,
+        postgres: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a bench; nothing runs before it is entered.
@@ -117,6 +120,7 @@ class Bench(Faults):
         self.keys = Keys(self.namespace)
         self.server = BenchServer(kind, appendonly=appendonly, config={"appendfsync": fsync})
         self.accounts = Accounts()
+        self.postgres = EmbeddedPostgres() if postgres else None
         self._target = app
         self._count = workers
         self._arguments = ("--concurrency", str(concurrency), "--grace", "5s", *arguments)
@@ -138,6 +142,8 @@ class Bench(Faults):
         enter = self._stack.enter_context
         self.directory = Path(enter(tempfile.TemporaryDirectory(prefix="streamworker-chaos-")))
         enter(self.server)
+        if self.postgres is not None:
+            self._env["STREAMWORKER_POSTGRES_DSN"] = enter(self.postgres).dsn
         self.redis: Any = own_client(self.server.url)
         self._stack.callback(self.redis.close)
         self.reader = enter(LogReader(self.server.url, self.keys))
