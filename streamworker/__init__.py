@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         IdempotencyConflict,
         InvalidArgument,
         JobFailed,
+        JobMissing,
         JobNotFound,
         OutcomeUnknown,
         PayloadTooLarge,
@@ -69,6 +70,7 @@ __all__ = [
     "InvalidArgument",
     "Job",
     "JobFailed",
+    "JobMissing",
     "JobNotFound",
     "JobView",
     "Lane",
@@ -104,7 +106,7 @@ _NAMES_OF = {
     "streamworker.client": "Client Job",
     "streamworker.core.errors": (
         "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected "
-        "IdempotencyConflict InvalidArgument JobFailed JobNotFound OutcomeUnknown "
+        "IdempotencyConflict InvalidArgument JobFailed JobMissing JobNotFound OutcomeUnknown "
         "PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
         "ServerUnsuitable StreamworkerError TransientError UnknownTask"
     ),

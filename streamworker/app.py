@@ -76,12 +76,15 @@ class App:
         redis_url: str | None = None,
         namespace: str | None = None,
         lease: Duration | None = None,
+        postgres_dsn: str | None = None,
         lifespan: Lifespan | None = None,
     ) -> None:
         self.name = name
         #: The module that made this app: where child processes look for it.
         self.module = _module_of_caller(self)
-        self.settings = settings_module.read(name, redis_url=redis_url, namespace=namespace, lease=lease)
+        self.settings = settings_module.read(
+            name, redis_url=redis_url, namespace=namespace, lease=lease, postgres_dsn=postgres_dsn
+        )
         Keys(self.settings.namespace)  # refuses a name that cannot be a namespace
         chosen = dict(settings_module.read_lanes() or DEFAULT_LANES if lanes is None else lanes)
         for lane, spec in chosen.items():

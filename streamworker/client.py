@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streamworker import settings as settings_module
 from streamworker.core import durations
 from streamworker.core.durations import Duration
+from streamworker.core.errors import JobNotFound
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
@@ -29,6 +30,9 @@ from streamworker.request import (
 from streamworker.store.placing import Placed
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import NewJob
+
+if TYPE_CHECKING:
+    from streamworker.postgres.lookup import Remembered
 
 R = TypeVar("R")
 
@@ -52,8 +56,8 @@ class Job(Generic[R]):
         return f"<Job {self.id} {self.disposition}>"
 
     async def status(self) -> Status:
-        """The job's state now. Raises JobNotFound once its record has expired."""
-        return (await self._source.get().record(self.id)).status
+        """The job's state now. Raises JobNotFound once its record has expired, if Postgres has it not."""
+        return (await view_of(self._source.get(), self.id)).status
 
     async def result(self, timeout: Duration | None = None) -> R:
         """What the handler returned, once it has.
@@ -61,11 +65,33 @@ class Job(Generic[R]):
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
         """
         seconds = None if timeout is None else durations.parse(timeout, what="timeout")
-        return value_of(self.id, await self._source.get().wait(self.id, seconds))  # type: ignore[no-any-return]
+        queue = self._source.get()
+        try:
+            ended = await queue.wait(self.id, seconds)
+        except JobNotFound as missing:
+            ended = (await _remembered(queue, missing)).ended()
+        return value_of(self.id, ended)  # type: ignore[no-any-return]
 
     async def cancel(self) -> bool:
         """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
         return await self._source.get().cancel(self.id, actor=actor()) != "ALREADY"
+
+
+async def _remembered(queue: Queue, missing: JobNotFound) -> Remembered:
+    """What Postgres has of a job that Redis has no record of. Raises JobNotFound, PostgresUnavailable."""
+    if queue.settings.postgres_dsn is None:
+        raise missing
+    from streamworker.postgres.lookup import remember  # with asyncpg, for those who have the extra
+
+    return await remember(queue.settings, missing.job_id)
+
+
+async def view_of(queue: Queue, job_id: str) -> JobView:
+    """What the record says, or Postgres once it has expired. Raises JobNotFound."""
+    try:
+        return JobView.of(await queue.record(job_id))
+    except JobNotFound as missing:
+        return (await _remembered(queue, missing)).view()
 
 
 def handle_of(placed: Placed, job: NewJob, key: str | None, source: QueueSource) -> Job[Any]:
@@ -101,8 +127,17 @@ class Client:
     (`unknown_task`). Use it as `async with Client(url, app="shop") as client:`.
     """
 
-    def __init__(self, url: str | None = None, *, app: str, namespace: str | None = None) -> None:
-        self._settings = settings_module.read(app, redis_url=url, namespace=namespace)
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        app: str,
+        namespace: str | None = None,
+        postgres_dsn: str | None = None,
+    ) -> None:
+        self._settings = settings_module.read(
+            app, redis_url=url, namespace=namespace, postgres_dsn=postgres_dsn
+        )
         self._source = QueueSource(self._settings)
 
     async def __aenter__(self) -> Client:
@@ -157,7 +192,7 @@ class Client:
 
     async def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""
-        return JobView.of(await self._source.get().record(check_job_id(job_id)))
+        return await view_of(self._source.get(), check_job_id(job_id))
 
     async def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """The job's result, once it is there. Raises JobFailed, ResultTimeout or JobNotFound."""

@@ -31,6 +31,7 @@ class Settings:
     namespace: str
     redis_url: str = field(default=DEFAULT_REDIS_URL, repr=False)  # may hold a password (R28)
     lease: float = DEFAULT_LEASE  # seconds
+    postgres_dsn: str | None = field(default=None, repr=False)  # None: there is no durable record
 
     @property
     def lease_ms(self) -> int:
@@ -48,6 +49,7 @@ def read(
     redis_url: str | None = None,
     namespace: str | None = None,
     lease: Duration | None = None,
+    postgres_dsn: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """The settings in force. Raises ConfigurationError or DurationError, which name the setting."""
@@ -68,6 +70,7 @@ def read(
         namespace=given("NAMESPACE", namespace) or app,
         redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,
         lease=seconds,
+        postgres_dsn=given("POSTGRES_DSN", postgres_dsn),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamworker import settings as settings_module
 from streamworker.core import durations
 from streamworker.core.durations import Duration
+from streamworker.core.errors import JobNotFound
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
@@ -23,6 +24,26 @@ from streamworker.request import (
     value_of,
 )
 from streamworker.store.sync_queue import SyncQueue
+
+if TYPE_CHECKING:
+    from streamworker.postgres.lookup import Remembered
+
+
+def _remembered(queue: SyncQueue, missing: JobNotFound) -> Remembered:
+    """What Postgres has of a job that Redis has no record of. Raises JobNotFound, PostgresUnavailable."""
+    if queue.settings.postgres_dsn is None:
+        raise missing
+    from streamworker.postgres.lookup import remember, run_apart  # with asyncpg, an extra
+
+    return run_apart(remember(queue.settings, missing.job_id))
+
+
+def view_of(queue: SyncQueue, job_id: str) -> JobView:
+    """What the record says, or Postgres once it has expired. Raises JobNotFound."""
+    try:
+        return JobView.of(queue.record(job_id))
+    except JobNotFound as missing:
+        return _remembered(queue, missing).view()
 
 
 class SyncJob:
@@ -44,8 +65,8 @@ class SyncJob:
         return f"<SyncJob {self.id} {self.disposition}>"
 
     def status(self) -> Status:
-        """The job's state now. Raises JobNotFound once its record has expired."""
-        return self._queue.record(self.id).status
+        """The job's state now. Raises JobNotFound once its record has expired, if Postgres has it not."""
+        return view_of(self._queue, self.id).status
 
     def result(self, timeout: Duration | None = None) -> Any:
         """What the handler returned, once it has.
@@ -53,7 +74,11 @@ class SyncJob:
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
         """
         seconds = None if timeout is None else durations.parse(timeout, what="timeout")
-        return value_of(self.id, self._queue.wait(self.id, seconds))
+        try:
+            ended = self._queue.wait(self.id, seconds)
+        except JobNotFound as missing:
+            ended = _remembered(self._queue, missing).ended()
+        return value_of(self.id, ended)
 
     def cancel(self) -> bool:
         """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
@@ -68,8 +93,17 @@ class SyncClient:
     or make it at import time and never close it.
     """
 
-    def __init__(self, url: str | None = None, *, app: str, namespace: str | None = None) -> None:
-        self._settings = settings_module.read(app, redis_url=url, namespace=namespace)
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        app: str,
+        namespace: str | None = None,
+        postgres_dsn: str | None = None,
+    ) -> None:
+        self._settings = settings_module.read(
+            app, redis_url=url, namespace=namespace, postgres_dsn=postgres_dsn
+        )
         self._queue = SyncQueue(self._settings)
 
     def __enter__(self) -> SyncClient:
@@ -126,7 +160,7 @@ class SyncClient:
 
     def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""
-        return JobView.of(self._queue.record(check_job_id(job_id)))
+        return view_of(self._queue, check_job_id(job_id))
 
     def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """The job's result, once it is there. Raises JobFailed, ResultTimeout or JobNotFound."""

@@ -90,7 +90,8 @@ def list_jobs(
 def show(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """Show what a job is, what it came to, and every move it made.
 
-    Once the record has expired, the dead letter and the log tell what they still have.
+    Once the record has expired, Postgres tells, where STREAMWORKER_POSTGRES_DSN says that there is one; else
+    the dead letter and the log tell what they still have.
     """
     from streamworker.ops import inspect
 
@@ -130,7 +131,7 @@ def _print(report: JobReport) -> None:
     print_facts((name, value) for name, value in facts if name in always or value not in (None, ""))
     print()
     print_table(
-        ["#version", "from", "to", "at", "reason", "worker", "#fence"],
+        ["#version", "from", "to", "at", "reason", "error", "due", "worker", "#fence"],
         [
             (
                 move["version"],
@@ -138,6 +139,8 @@ def _print(report: JobReport) -> None:
                 move["to"],
                 move["at"],
                 move["reason"],
+                move.get("error_code"),
+                move.get("due_at"),
                 move["worker"],
                 move["fence"] or None,
             )

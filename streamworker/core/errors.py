@@ -214,11 +214,31 @@ class JobFailed(StreamworkerError):
 
 
 class JobNotFound(StreamworkerError):
-    """There is no record of the job: it never was, or its record has expired."""
+    """There is no record of the job: it never was, or its record has expired.
 
-    def __init__(self, job_id: str) -> None:
+    With a durable record in Postgres, expired jobs are found there; then it never was.
+    """
+
+    def __init__(
+        self, job_id: str, why: str = "its record has expired, or it was never enqueued here"
+    ) -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id} is not known: its record has expired, or it was never enqueued here")
+        super().__init__(f"job {job_id} is not known: {why}")
+
+
+class JobMissing(JobNotFound):
+    """Postgres has the job as open, and Redis has no record of it: Redis lost data.
+
+    `status` is what Postgres knows.
+    """
+
+    def __init__(self, job_id: str, status: str) -> None:
+        self.status = status
+        super().__init__(
+            job_id,
+            f"Redis has no record of it, and in Postgres it is {status}: Redis lost data; "
+            "the mirror, or `streamworker mirror reconcile`, brings it back",
+        )
 
 
 class ResultTimeout(StreamworkerError, TimeoutError):

@@ -34,7 +34,7 @@ class History:
     complete: bool
 
     def json(self) -> list[dict[str, Any]]:
-        """The rows of `jobs show --json`."""
+        """The rows of `jobs show --json`; what only some moves have is not in the others."""
         return [
             {
                 "version": move.version,
@@ -44,6 +44,7 @@ class History:
                 "worker": move.worker,
                 "fence": move.fence,
                 "reason": move.reason,
+                **_extras(move),
             }
             for move in self.moves
         ]
@@ -71,6 +72,31 @@ async def read_history(queue: Queue, job_id: str, *, since_ms: int, version: int
                 _collect(entry, job_id, version, found)
                 if enough():
                     break
+    moves = tuple(found[number] for number in sorted(found))
+    newest = version if version is not None else max(found, default=0)
+    return History(moves, newest > 0 and _complete(found, newest))
+
+
+def _extras(move: Transition) -> dict[str, Any]:
+    """Error, due time and policy of the moves that have them."""
+    facts = move.facts
+    found = {
+        "error_class": facts.get("class"),
+        "error_code": facts.get("code"),
+        "error": move.error,
+        "due_at": iso(int(facts["due"])) if "due" in facts else None,
+        "policy": facts.get("policy"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def joined(older: Iterable[Transition], newer: History, *, version: int | None = None) -> History:
+    """One history of what Postgres has and what the log still has.
+
+    `version` is the newest move that the history has to have, by default the newest that there is.
+    """
+    found = {move.version: move for move in newer.moves}
+    found.update({move.version: move for move in older})  # the same moves, with their error texts
     moves = tuple(found[number] for number in sorted(found))
     newest = version if version is not None else max(found, default=0)
     return History(moves, newest > 0 and _complete(found, newest))

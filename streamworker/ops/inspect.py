@@ -13,7 +13,7 @@ from streamworker.core.job import Envelope, Record
 from streamworker.core.states import TERMINAL, WAITING, Status
 from streamworker.ops import dlq
 from streamworker.ops.dlq import DeadLetter
-from streamworker.ops.history import History, iso, read_history
+from streamworker.ops.history import History, iso, joined, read_history
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import Transition, pairs
 from streamworker.store.keys import STREAM_SUFFIX
@@ -78,7 +78,8 @@ async def show(queue: Queue, job_id: str) -> dict[str, Any]:
 async def report(queue: Queue, job_id: str) -> JobReport:
     """What the job's record says, or its dead letter and the log once the record has expired.
 
-    Raises InvalidArgument for what is no job id, JobNotFound when nothing knows the job.
+    Where there is a durable record, its moves are part of the history, and jobs that Redis has forgotten are
+    found there. Raises InvalidArgument for what is no job id, JobNotFound when nothing knows the job.
     """
     check_job_id(job_id)
     command = queue.caller.command
@@ -88,12 +89,13 @@ async def report(queue: Queue, job_id: str) -> JobReport:
     except ValueError:  # unreadable: a claim will keep it as a dead letter, which says as much
         record = None
     if record is None:
-        return await _from_traces(queue, job_id)
+        return await _from_memory(queue, job_id)
     body = pairs(await command("HGETALL", queue.keys.body(job_id)))
     enqueued_at = record.number("at")
     history = await read_history(
         queue, job_id, since_ms=enqueued_at or _born_ms(job_id), version=record.version
     )
+    history = await _with_older(queue, job_id, history, record.version)
     succeeded = record.status is Status.SUCCEEDED
     error_class, _, error_code = ("" if succeeded else record.text("ec") or "").partition(" ")
     envelope = await _envelope(queue, record, body)
@@ -144,6 +146,51 @@ async def _envelope(queue: Queue, record: Record, body: Mapping[bytes, bytes]) -
         return Envelope.decode(data) if data else None
     except ValueError:
         return None
+
+
+async def _with_older(queue: Queue, job_id: str, history: History, version: int) -> History:
+    """The history with the moves that the mirror has taken from the log."""
+    if queue.settings.postgres_dsn is None:
+        return history
+    from streamworker.postgres import lookup
+    from streamworker.postgres.connection import PostgresUnavailable
+
+    try:
+        found = await lookup.find(queue.settings, job_id)
+    except PostgresUnavailable:
+        return history  # incomplete, and it says so
+    return history if found is None else joined(found.moves, history, version=version)
+
+
+async def _from_memory(queue: Queue, job_id: str) -> JobReport:
+    """A job that has no record any more: from Postgres if there is one, else from its traces in Redis."""
+    if queue.settings.postgres_dsn is None:
+        return await _from_traces(queue, job_id)
+    from streamworker.postgres import lookup
+
+    found = await lookup.find(queue.settings, job_id)
+    if found is None:
+        return await _from_traces(queue, job_id)
+    row = found.row
+    history = await read_history(queue, job_id, since_ms=row["enqueued_at"] or _born_ms(job_id), version=None)
+    return JobReport(
+        id=job_id,
+        task=row["task"] or "",
+        lane=row["lane"] or "",
+        tenant=row["tenant"],
+        key=row["key"],
+        correlation_id=row["correlation_id"],
+        status=found.status,
+        attempt=row["attempt"],
+        error_class=row["error_class"],
+        error_code=row["error_code"],
+        error=row["error"],
+        result=_result(row["result"] or b""),
+        enqueued_at=row["enqueued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        history=joined(found.moves, history),
+    )
 
 
 async def _from_traces(queue: Queue, job_id: str) -> JobReport:

@@ -29,6 +29,7 @@ class Transition:
     starts: int = 0
     strikes: int = 0
     line: int = 1  # which of the entry's lines tells of it
+    error: str | None = None  # its text, where there is a durable record
 
 
 def decode(fields: Mapping[bytes, bytes]) -> Iterator[Transition]:

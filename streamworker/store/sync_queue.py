@@ -24,6 +24,7 @@ class SyncQueue:
     """One namespace. Connects when first used, and again when need be, also after a fork."""
 
     def __init__(self, settings: Settings, *, patience: float = 10.0) -> None:
+        self.settings = settings
         self.keys = Keys(settings.namespace)
         self.caller = SyncCaller(settings.redis_url, self.keys.tag, patience=patience)
         self._manifest = manifest.Cache()

@@ -1,0 +1,149 @@
+"""What Postgres has of one job: its row and its moves, long after Redis forgot them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from streamworker.core.errors import JobMissing, JobNotFound
+from streamworker.core.states import TERMINAL, Status
+from streamworker.postgres.connection import connect, passing, unavailable
+from streamworker.request import JobView
+from streamworker.settings import Settings
+from streamworker.store.events import Transition
+from streamworker.store.watching import Ended
+
+T = TypeVar("T")
+
+_TIMES = ("enqueued_at", "due_at", "deadline_at", "started_at", "finished_at", "updated_at")
+_MS = "(extract(epoch FROM {0}) * 1000)::bigint AS {0}"
+JOB = f"""
+SELECT id::text, task, lane, tenant, key, correlation_id, status, attempt, starts, strikes, epoch, version,
+       fence, worker, reason, error_class, error_code, error, payload, result, key_id,
+       {", ".join(_MS.format(each) for each in _TIMES)}
+FROM streamworker.jobs WHERE id = $1::uuid AND namespace = $2
+"""  # noqa: S608
+MOVES = f"""
+SELECT epoch, version, from_status, to_status, {_MS.format("at")}, attempt, starts, strikes, fence, reason,
+       worker, script, error_class, error_code, error, {_MS.format("due_at")}, policy, facts
+FROM streamworker.job_transitions WHERE job_id = $1::uuid ORDER BY version
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A job as Postgres has it. Times are ms since the epoch, by Redis's clock."""
+
+    row: Mapping[str, Any]
+    moves: tuple[Transition, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        return Status(self.row["status"])
+
+    def ended(self) -> Ended:
+        """The outcome of a job that is over."""
+        row = self.row
+        return Ended(
+            self.status,
+            row["result"] or b"",
+            row["error_class"] or "",
+            row["error_code"] or "",
+            row["error"] or "",
+        )
+
+    def view(self) -> JobView:
+        """The same as the record would say."""
+        row = self.row
+        return JobView(
+            id=row["id"],
+            task=row["task"] or "",
+            lane=row["lane"] or "",
+            tenant=row["tenant"],
+            status=self.status,
+            attempt=row["attempt"],
+            error_class=row["error_class"],
+            error_code=row["error_code"],
+            enqueued_at=row["enqueued_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+        )
+
+
+async def find(settings: Settings, job_id: str, *, moves: bool = True) -> Remembered | None:
+    """The job with its moves; None when Postgres does not know it. Raises PostgresUnavailable.
+
+    Makes a connection of its own: this is for the few questions that Redis cannot answer any more.
+    """
+    assert settings.postgres_dsn is not None
+    connection = await connect(settings.postgres_dsn, writes=False)
+    try:
+        row = await connection.fetchrow(JOB, job_id, settings.namespace)
+        if row is None:
+            return None
+        rows = await connection.fetch(MOVES, job_id) if moves else []
+        return Remembered(dict(row), tuple(_move(job_id, dict(each)) for each in rows))
+    except Exception as error:
+        if passing(error):
+            raise unavailable(error) from error
+        raise
+    finally:
+        await connection.close()
+
+
+async def remember(settings: Settings, job_id: str) -> Remembered:
+    """A job that is over. Raises JobNotFound for one that never was, JobMissing for one that is open."""
+    found = await find(settings, job_id, moves=False)
+    if found is None:
+        raise JobNotFound(job_id, "it was never enqueued here, or is not in Postgres yet or any more")
+    if found.status not in TERMINAL:
+        raise JobMissing(job_id, found.status)
+    return found
+
+
+def run_apart(asking: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread and loop of its own, for callers that block theirs."""
+    outcome: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(asking))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="streamworker-postgres")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return outcome[0]
+
+
+def _move(job_id: str, row: dict[str, Any]) -> Transition:
+    facts = dict(word.split("=", 1) for word in (row["facts"] or "").split(" ") if word)
+    for name, column in (("class", "error_class"), ("code", "error_code"), ("policy", "policy")):
+        if row[column] is not None:
+            facts[name] = row[column]
+    if row["due_at"] is not None:
+        facts["due"] = str(row["due_at"])
+    return Transition(
+        job_id,
+        row["epoch"],
+        row["version"],
+        None if row["from_status"] is None else Status(row["from_status"]),
+        Status(row["to_status"]),
+        row["at"],
+        row["attempt"],
+        row["fence"],
+        row["reason"],
+        row["worker"],
+        row["script"],
+        facts,
+        row["starts"],
+        row["strikes"],
+        error=row["error"],
+    )
