@@ -96,7 +96,7 @@ class Awaiter:
                 self._wake(list(self._blocked_on))
             else:
                 self._wake([reply[0].decode().rpartition(":done:")[2]])
-        self._link.abort()
+        # The connection stays: whoever looked once more and waits on would need another one every 2 s.
 
     def _wake(self, job_ids: list[str]) -> None:
         for job_id in job_ids:
