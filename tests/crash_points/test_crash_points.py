@@ -25,12 +25,18 @@ ROUNDS = int(os.environ.get("STREAMWORKER_CRASH_ROUNDS", "1"))
 _numbers = itertools.count(1)
 
 
-def play_all(server: BenchServer, points: Sequence[Point]) -> list[str]:
-    """What is wrong, with the point at which it went so."""
-    link = SyncLink(server.url)
-    for name in lua.names():  # so that the first call of a name is the one that does something
+@pytest.fixture
+def server(valkey: BenchServer) -> BenchServer:
+    """A server that knows the scripts: the first call of a name is the one that does something."""
+    link = SyncLink(valkey.url)
+    for name in lua.names():
         link.call("SCRIPT", "LOAD", lua.load(name).text)
     link.close()
+    return valkey
+
+
+def play_all(server: BenchServer, points: Sequence[Point]) -> list[str]:
+    """What is wrong, with the point at which it went so."""
 
     def one(point: Point) -> list[str]:
         try:
@@ -44,21 +50,21 @@ def play_all(server: BenchServer, points: Sequence[Point]) -> list[str]:
 
 @pytest.mark.timeout(300 * ROUNDS)
 @pytest.mark.parametrize("role", list(Role))
-def test_a_process_may_die_at_any_point(valkey: BenchServer, role: Role) -> None:
+def test_a_process_may_die_at_any_point(server: BenchServer, role: Role) -> None:
     points = [point for point in (*POINTS, *(LATER if ROUNDS > 1 else ())) if point.role is role]
 
-    wrong = play_all(valkey, points * ROUNDS)
+    wrong = play_all(server, points * ROUNDS)
 
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(("step", "placed"), [(Step.BEFORE, 0), (Step.SENT, 1), (Step.ANSWERED, 1)])
 def test_the_process_dies_where_the_point_says(
-    valkey: BenchServer, namespace: str, step: Step, placed: int
+    server: BenchServer, namespace: str, step: Step, placed: int
 ) -> None:
     point = Point(Role.CLIENT, "enqueue", step)
 
-    with story_of(point, valkey.url, namespace) as story:
+    with story_of(point, server.url, namespace) as story:
         story.wait_dead(story.begin(be_client, point))
 
         if placed:  # Redis may read what was sent a moment after its sender is dead
@@ -67,8 +73,8 @@ def test_the_process_dies_where_the_point_says(
         assert not story.lives[0][0].told_file.exists(), "nobody was told"
 
 
-def test_a_process_that_does_not_reach_its_point_is_told(valkey: BenchServer, namespace: str) -> None:
+def test_a_process_that_does_not_reach_its_point_is_told(server: BenchServer, namespace: str) -> None:
     point = Point(Role.CLIENT, "hmget", Step.SENT, 1_000)
 
     with pytest.raises(AssertionError, match="client hmget sent 1000: the process ended with 0"):
-        play(point, valkey.url, namespace)
+        play(point, server.url, namespace)
