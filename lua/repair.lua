@@ -24,6 +24,12 @@ local function entry_stands(rec)
   return stream and #redis.call('XRANGE', stream, entry, entry) > 0
 end
 
+local function key_left_open(rec)        -- an error kept it from being freed or rewritten (R30)
+  if (rec.ky or '') == '' then return false end
+  local holder, state = match(redis.call('GET', KEY .. rec.ky) or '', '^(%S+) %S+ (%S+)$')
+  return holder == rec.id and state == 'open'
+end
+
 for i = 4, #ARGV do
   local rec = load(ARGV[i])
   if rec and not rec.bad and HELD[rec.status] then
@@ -31,7 +37,9 @@ for i = 4, #ARGV do
       found[#found + 1] = candidate(rec)
     end
   elseif rec and not rec.bad and not WAITING[rec.status] then
-    if redis.call('PTTL', JOB .. rec.id) == -1 or redis.call('PTTL', BODY .. rec.id) == -1 then
+    local left_open = key_left_open(rec)
+    if left_open then release_key(rec, rec.status) end
+    if left_open or redis.call('PTTL', JOB .. rec.id) == -1 or redis.call('PTTL', BODY .. rec.id) == -1 then
       touch(rec)                         -- over, but it would stay for ever
       effect(rec)
       rec.retire = true

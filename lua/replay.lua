@@ -44,7 +44,10 @@ local function reserve_key(rec)          -- nil, or who has it by now
   local holder, state = taken[rec.ky], 'open'
   if not holder then
     holder, state = match(redis.call('GET', KEY .. rec.ky) or '', '^(%S+) %S+ (%S+)$')
-    if state == 'open' and redis.call('EXISTS', JOB .. holder) == 0 then holder = nil end  -- R43
+    if state == 'open' then                -- free if its job is gone (R43) or failed
+      local record = redis.call('GET', JOB .. holder)
+      if not record or match(record, '^%S+') == 'failed_terminal' then holder = nil end
+    end
   end
   if holder and holder ~= rec.id then return holder end
   taken[rec.ky] = rec.id

@@ -3,7 +3,7 @@
 --
 -- 1 a write that is allowed under OOM, since only a script's first write is checked (R31);
 -- 2 the fence counter and the event; 3 what the decisions entail: bodies, streams, schedule, dead letters,
--- keys; 4 the records; 5 clean-up, XACK and XDEL last.
+-- keys; 4 the records; 5 clean-up, with the keys that are free now, XACK and XDEL last.
 -- Needs: script (name for the log), actor (worker or operator), retention_ms.
 local function write_effects()
   for i = 1, #effects do
@@ -24,8 +24,6 @@ local function write_effects()
     end
     if rec.key_value then
       redis.call('SET', KEY .. rec.ky, rec.key_value, 'PX', rec.kw or '86400000')
-    elseif rec.key_free then
-      redis.call('DEL', KEY .. rec.ky)
     elseif rec.key_open then
       redis.call('SET', KEY .. rec.ky, rec.key_open)
     end
@@ -53,6 +51,7 @@ local function clean_up()
     local rec = effects[i]
     if rec.leave_schedule or rec.unschedule then redis.call('ZREM', SCHEDULE, rec.id) end
     if rec.leave_deadline then redis.call('ZREM', DEADLINES, rec.id) end
+    if rec.key_free then redis.call('DEL', KEY .. rec.ky) end  -- not before its job is over
     if rec.drop_env or (rec.ready and rec.unschedule) then redis.call('HDEL', BODY .. rec.id, 'env') end
     if rec.retire then
       if rec.bad then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end

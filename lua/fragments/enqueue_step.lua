@@ -15,6 +15,7 @@ local function holder_of(key)            -- job id, fingerprint, status of who h
     local record = redis.call('GET', JOB .. id)
     if not record then return nil end
     state = match(record, '^%S+')
+    if state == 'failed_terminal' then return nil end      -- an error kept the key from being freed (R30)
   end
   return id, fingerprint, state
 end

@@ -17,7 +17,7 @@ from streamworker.core.states import TERMINAL, ErrorClass, Reason
 from streamworker.store import lua, scripts
 from streamworker.store.connection import ReplyError
 from tests.lua.driver import LEASE, Shard
-from tests.lua.test_twice import CASES, Arrange
+from tests.lua.test_twice import CASES, FATAL, KEYED, Arrange
 
 LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
 #: Stands before a script and refuses its write number {allowed} + 1.
@@ -130,3 +130,22 @@ def test_a_script_that_is_cut_off_anywhere_loses_nothing(valkey_shard: Shard, ar
         finally:
             shard.clear()
     raise AssertionError("the script never came to its end")
+
+
+def test_a_key_is_free_only_when_its_job_is_over(valkey_shard: Shard) -> None:
+    for allowed in range(100):
+        shard = Shard(valkey_shard.link, f"{valkey_shard.keys.namespace}-{allowed}")
+        call = shard.settle_call(scripts.outcome_row(shard.take("j", **KEYED), FATAL, 5))
+        shard.watchful = False
+        try:
+            shard.send(scripts.Call(cut_off(call.script, allowed), call.argv))
+            break
+        except ReplyError:
+            told = shard.put("other", **KEYED)
+            over = shard.look().records()["j"].status in TERMINAL
+            assert over or told.startswith("DUPLICATE"), f"after {allowed} writes: {told}"
+            run_to_the_end(shard)
+            assert not list(left_overs(shard))
+        finally:
+            shard.clear()
+    assert allowed > 1
