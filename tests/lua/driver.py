@@ -56,7 +56,7 @@ class Shard(Reader):
 
     def send(self, call: scripts.Call) -> Any:
         """Run a script, check every invariant, and return its raw reply. Raises ReplyError."""
-        script = self._script(call.script)
+        script = self.script(call.script)
         reply = self.link.script(script, self.keys.tag, *call.argv)
         if not self.watchful:
             return reply
@@ -65,7 +65,8 @@ class Shard(Reader):
         assert not wrong, f"after {call.script.name} {call.argv}:\n" + "\n".join(wrong)
         return reply
 
-    def _script(self, script: lua.Script) -> lua.Script:
+    def script(self, script: lua.Script) -> lua.Script:
+        """The script of that name in the shard's folder."""
         if self.folder is None:
             return script
         if script.name not in self._composed:

@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 
 from streamworker.core.outcome import Retry, Success
-from streamworker.core.states import TERMINAL, ErrorClass, Reason
+from streamworker.core.states import TERMINAL, ErrorClass, Reason, Status
 from streamworker.store import lua, scripts
 from streamworker.store.connection import ReplyError
 from tests.lua.driver import LEASE, Shard
-from tests.lua.test_twice import CASES, FATAL, KEYED, Arrange
+from tests.lua.test_twice import CASES, FATAL, KEYED, Arrange, replay
 
 LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
 #: Stands before a script and refuses its write number {allowed} + 1.
@@ -101,10 +101,9 @@ def interrupted(shard: Shard, arrange: Arrange, allowed: int) -> bool:
     """Whether the call was cut off; then it was sent again and everything ran to its end."""
     call = arrange(shard)
     jobs = set(shard.look().records())
-    cut = scripts.Call(cut_off(call.script, allowed), call.argv)
     shard.watchful = False  # between the halves of a commit the invariants need not hold
     try:
-        shard.send(cut)
+        shard.link.script(cut_off(shard.script(call.script), allowed), shard.keys.tag, *call.argv)
         return False
     except ReplyError as error:
         if "cut off" not in str(error):
@@ -114,14 +113,18 @@ def interrupted(shard: Shard, arrange: Arrange, allowed: int) -> bool:
     jobs |= set(shard.look().records())
     run_to_the_end(shard)
     assert not list(left_overs(shard))
-    assert jobs <= set(shard.look().records()), "a job was lost"
+    after = shard.look()
+    assert jobs <= set(after.records()), "a job was lost"
+    emptied = {one["id"] for one in after.dead_letters().values() if one["code"] == "entry_deleted"}
+    assert emptied <= shard.tampered, "a job lost its envelope"
     return True
 
 
 @pytest.mark.parametrize("arrange", CASES.values(), ids=CASES.keys())
 def test_a_script_that_is_cut_off_anywhere_loses_nothing(valkey_shard: Shard, arrange: Arrange) -> None:
     for allowed in range(100):
-        shard = Shard(valkey_shard.link, f"{valkey_shard.keys.namespace}-{allowed}")
+        namespace = f"{valkey_shard.keys.namespace}-{allowed}"
+        shard = Shard(valkey_shard.link, namespace, folder=valkey_shard.folder)
         try:
             if not interrupted(shard, arrange, allowed):
                 return
@@ -130,6 +133,25 @@ def test_a_script_that_is_cut_off_anywhere_loses_nothing(valkey_shard: Shard, ar
         finally:
             shard.clear()
     raise AssertionError("the script never came to its end")
+
+
+def test_a_dead_letter_goes_only_when_its_job_is_back(valkey_shard: Shard) -> None:
+    for allowed in range(100):
+        namespace = f"{valkey_shard.keys.namespace}-{allowed}"
+        shard = Shard(valkey_shard.link, namespace, folder=valkey_shard.folder)
+        call = replay(shard)
+        shard.watchful = False
+        try:
+            shard.link.script(cut_off(shard.script(call.script), allowed), shard.keys.tag, *call.argv)
+            break
+        except ReplyError:
+            after = shard.look()
+            letters = {letter["id"] for letter in after.dead_letters().values()}
+            dead = {name for name, one in after.records().items() if one.status is Status.FAILED_TERMINAL}
+            assert dead <= letters, f"after {allowed} writes nobody can replay {dead - letters}"
+        finally:
+            shard.clear()
+    assert allowed > 1
 
 
 def test_a_key_is_free_only_when_its_job_is_over(valkey_shard: Shard) -> None:

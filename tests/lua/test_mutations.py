@@ -1,7 +1,7 @@
 """Each guard of the scripts is seen to matter: without it, a test of this folder goes red.
 
 A mutation changes one place of the scripts and names the test that must notice. The same tests pass on an
-unchanged copy, so it is the mutation that they notice.
+unchanged copy, so it is the mutation that they notice. `make mutants` tells what else notices each.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.lua import (
     test_dead_letters,
     test_enqueue,
     test_fences,
+    test_interrupted,
     test_payload,
     test_plan,
     test_promote,
@@ -29,6 +30,7 @@ from tests.lua import (
     test_recovery,
     test_repair,
     test_settle,
+    test_twice,
     test_workers,
 )
 from tests.lua.driver import Shard
@@ -45,10 +47,20 @@ class Mutation:
     text: str
     replacement: str
     noticed_by: Noticer
+    #: Why nothing needs to notice it, if nothing does.
+    harmless: str = ""
 
     @property
     def name(self) -> str:
         return f"{Path(self.file).stem}: {' '.join(self.text.split())[:60]}"
+
+    def apply(self, folder: Path) -> None:
+        """Change the copy of the scripts in this folder. Raises ValueError when the guard is not there."""
+        path = folder / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.text) != 1:
+            raise ValueError(f"{self.name}: the guard moved: change the mutation with it")
+        path.write_text(text.replace(self.text, self.replacement), encoding="utf-8")
 
 
 def of(test: Callable[..., None], *arguments: object) -> Noticer:
@@ -59,6 +71,11 @@ def of(test: Callable[..., None], *arguments: object) -> Noticer:
 
     run.__name__ = f"{test.__name__}{arguments or ''}"
     return run
+
+
+def cut_off(case: str) -> Noticer:
+    """A call of `test_twice.CASES` that is refused at each of its writes in turn."""
+    return of(test_interrupted.test_a_script_that_is_cut_off_anywhere_loses_nothing, test_twice.CASES[case])
 
 
 SETTLE = "fragments/settle_step.lua"
@@ -139,6 +156,28 @@ MUTATIONS = [
              of(test_promote.test_cancelling_what_nobody_holds_ends_it_at_once, test_promote.parked)),
     Mutation(FINISH, "effect(rec); rec.leave_schedule = true", "",
              of(test_promote.test_cancelling_what_nobody_holds_ends_it_at_once, test_promote.parked)),
+    # --- the order of writes (D3)
+    Mutation("fragments/commit.lua", "  write_effects()\n  write_records()\n  clean_up()\n",
+             "  clean_up()\n  write_effects()\n  write_records()\n",
+             cut_off("settle: retry at once")),
+    Mutation("fragments/commit.lua", "  write_effects()\n  write_records()\n",
+             "  write_records()\n  write_effects()\n  write_records()\n",
+             cut_off("settle: snooze")),
+    Mutation("fragments/commit.lua",
+             "      redis.call('XDEL', stream, unpack(ids, i, last))     -- a",
+             "      redis.call('XACK', stream, 'workers', unpack(ids, i, last))\n"
+             "      redis.call('XDEL', stream, unpack(ids, i, last)) -- a",
+             cut_off("settle: success")),
+    Mutation("promote.lua", "if #overdue > 0 or #due > 0 then\n",
+             "if #overdue > 0 or #due > 0 then\n  redis.call('ZREM', SCHEDULE, 'x', unpack(due))\n",
+             cut_off("promote"),
+             harmless="D3 orders it; but `repair` finds a job that is nowhere, so it only starts later (D8)"),
+    Mutation("replay.lua", "if #letters > 0 then\n  commit()\n  redis.call('XDEL', DLQ, unpack(letters))\n",
+             "if #letters > 0 then\n  redis.call('XDEL', DLQ, unpack(letters))\n  commit()\n",
+             test_interrupted.test_a_dead_letter_goes_only_when_its_job_is_back),
+    Mutation(ENQUEUE, "    write_record(row, write_place(row))\n",
+             "    write_record(row, 'a:0-1') write_record(row, write_place(row))\n",
+             cut_off("enqueue")),
     # --- D5: entries
     Mutation(CLAIM, "if rec.la ~= lane or rec.en ~= kind .. ':' .. entry then", "if false then",
              of(test_claim.test_an_entry_that_the_record_does_not_honour_is_removed, ("normal", "r"))),
@@ -383,12 +422,11 @@ def copy(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if not each.harmless], ids=lambda mutation: mutation.name
+)
 def test_a_guard_that_is_taken_out_is_missed(valkey_shard: Shard, copy: Path, mutation: Mutation) -> None:
-    path = copy / mutation.file
-    text = path.read_text()
-    assert text.count(mutation.text) == 1, "the guard moved: change the mutation with it"
-    path.write_text(text.replace(mutation.text, mutation.replacement))
+    mutation.apply(copy)
     valkey_shard.folder = copy
 
     with pytest.raises((AssertionError, ReplyError, LookupError, ValueError)):

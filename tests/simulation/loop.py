@@ -14,9 +14,12 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
+#: Turns of one simulation at most; an ordinary one takes ten thousand.
+MOST_TURNS = 300_000
+
 
 class Stuck(Exception):
-    """Everybody waits, and nothing is scheduled that could wake anybody."""
+    """Everybody waits and nothing is scheduled that could wake anybody, or somebody never comes to an end."""
 
 
 class Host:
@@ -110,10 +113,14 @@ class _Selector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("nothing is scheduled any more")
+        self._turns += 1
+        if self._turns > MOST_TURNS:
+            raise Stuck(f"no end after {MOST_TURNS} turns")
         self.now += max(0.0, timeout)
         return []
 

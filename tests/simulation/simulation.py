@@ -14,7 +14,7 @@ from tests.chaos.checker import check
 from tests.chaos.history import FaultKind, History
 from tests.simulation import jobs
 from tests.simulation.judging import history_of
-from tests.simulation.loop import Host, VirtualLoop, inside, outside
+from tests.simulation.loop import Host, Stuck, VirtualLoop, inside, outside
 from tests.simulation.network import Network
 from tests.simulation.people import Operator, Producer
 from tests.simulation.redis import RealRedis
@@ -52,10 +52,14 @@ def run(seed: int, redis: RealRedis, app: App) -> Result:
     loop = VirtualLoop()
     one = Simulation(seed, loop, redis, app)
     jobs.STORY[loop] = one.story
+    wrong: list[str] = []
     try:
-        loop.run_until_complete(one.run())
+        try:
+            loop.run_until_complete(one.run())
+        except Stuck as stuck:
+            wrong.append(str(stuck))
         history = history_of(one.story, redis, margin=one.margin)
-        wrong = [str(violation) for violation in check(history)]
+        wrong += [str(violation) for violation in check(history)]
         seconds = loop.time()
     finally:
         one.take_apart()

@@ -26,6 +26,11 @@ class Stage:
         self._redis = RealRedis(self._server.url, NAMESPACE, tuple(jobs.LANES), folder=self._folder)
         return self
 
+    def use(self, folder: Path | None) -> None:
+        """Run other scripts from now on."""
+        self._redis.close()
+        self._redis = RealRedis(self._server.url, NAMESPACE, tuple(jobs.LANES), folder=folder)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
