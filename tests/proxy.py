@@ -148,6 +148,14 @@ class Proxy:
         """
         return self._add_rule(Fault.HOLD_REQUEST, match)
 
+    def forget(self) -> None:
+        """Take back the rules that still wait for their request."""
+
+        async def clear() -> None:
+            self._rules.clear()
+
+        self._do(clear())
+
     def cut_all(self) -> None:
         """Reset all open connections; new ones are welcome."""
 

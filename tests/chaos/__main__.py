@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3, help="processes (default %(default)s)")
     parser.add_argument("--concurrency", type=int, default=16, help="slots of each (default %(default)s)")
     parser.add_argument(
-        "--margin", type=float, default=1.0, help="seconds beyond D6's bound (default %(default)s)"
+        "--margin", type=float, default=2.0, help="seconds beyond D6's bound (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=None, help="of the plan; by default a new one")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -238,7 +238,10 @@ class Bench(Faults):
 
     def wait_up(self) -> None:
         """Wait until every place has a worker that claims jobs."""
-        wait_until(self.fleet.all_up, timeout=30.0, what="all workers are up")
+        try:
+            wait_until(self.fleet.all_up, timeout=60.0, what="all workers are up")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the last ones said:\n{self.fleet.last_words()}") from None
 
     def wait_sweeping(self, timeout: float = 15.0) -> None:
         """Wait until somebody sweeps and nothing is held back (D6): deaths are found in time from then on."""

@@ -114,6 +114,11 @@ class Fleet:
         """The workers that live, frozen or not."""
         return [worker for worker in self.workers if worker.alive]
 
+    @property
+    def up(self) -> list[Worker]:
+        """Those of them that claim jobs."""
+        return [worker for worker in self.alive if worker.up_at is not None]
+
     def add(self, *arguments: str) -> Worker:
         """Start one more worker in a place of its own."""
         proxy = self._stack.enter_context(Proxy(self._port))
@@ -145,6 +150,13 @@ class Fleet:
         workers = [place.worker for place in self.places]
         return all(worker is not None and (worker.retired or worker.up_at is not None) for worker in workers)
 
+    def last_words(self) -> str:
+        """The ends of the logs of the youngest workers."""
+        found = []
+        for worker in self.workers[-len(self.places) :]:
+            found.append(f"{worker.number} ({worker.process.returncode}):\n{worker.process.log_tail(5)}")
+        return "\n".join(found)
+
     def stop(self, timeout: float = 30.0) -> list[str]:
         """Ask all to stop; returns what was wrong with their ends."""
         self.respawn = False
@@ -170,6 +182,7 @@ class Fleet:
         return {worker.number: worker for worker in self.workers}
 
     def _start(self, place: Place) -> Worker:
+        place.proxy.forget()  # what was meant for the one before
         number = len(self.workers) + 1
         process = WorkerProcess(
             self._app,

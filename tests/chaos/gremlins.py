@@ -55,7 +55,7 @@ class Gremlins:
 
     def _somebody(self) -> Worker | None:
         """A worker, or None for the producers; for `cut`, None is everybody."""
-        return self._rng.choice([None, *self._bench.fleet.alive])
+        return self._rng.choice([None, *self._bench.fleet.up])
 
     def _late(self) -> None:
         with self._bench.late_request(self._somebody()):

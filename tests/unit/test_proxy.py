@@ -86,6 +86,15 @@ def test_a_rule_happens_once_and_only_to_what_it_matches(proxy: Proxy, namespace
         assert [through.incr(namespace) for _ in range(3)] == [3, 4, 5]
 
 
+def test_a_forgotten_rule_never_happens(proxy: Proxy, namespace: str) -> None:
+    rule = proxy.drop_next_reply(b"INCR")
+    proxy.forget()
+    with client(proxy.url) as through:
+        assert through.incr(namespace) == 1
+
+    assert not rule.happened
+
+
 def test_a_dropped_request_never_reaches_the_server(
     proxy: Proxy, valkey: BenchServer, namespace: str
 ) -> None:
