@@ -24,7 +24,7 @@ from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
 from streamworker.core.gates import declare
-from streamworker.core.lane import DEFAULT_LANE, DEFAULT_LANES, Lane, check_lane_name
+from streamworker.core.lane import DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
 from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
@@ -106,6 +106,8 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         #: The tasks that run by themselves, by name.
         self.crons: dict[str, Cron] = {}
+        #: What was heard last of the pressure in the lanes.
+        self.pressure: Mapping[str, Pressure] = {}
         self.lifespan: Lifespan = lifespan or _no_lifespan
         self._source = QueueSource(self.settings)
 
@@ -316,6 +318,12 @@ class App:
         placed = await self._source.get().enqueuer.add(job)
         return handle_of(placed, job, key, self._source)
 
+    async def feel(self) -> None:
+        """Hear of the pressure in the lanes, once a second at most, if a rule asks for it."""
+        queue = self._source.get()
+        await queue.feel(self.router)
+        self.pressure = queue.pressure
+
     async def enqueue(self, name: str, args: Mapping[str, Any], **options: Any) -> Job[Any]:
         """Enqueue by name; options as in `Task.options`. Raises UnknownTask for a name nobody registered."""
         return await self.find(name).options(**options).enqueue(**args)
@@ -325,6 +333,8 @@ class App:
 
         A conflict or rejection is a disposition here, no exception: the others of the batch stand.
         """
+        if self.router.by_pressure:
+            await self.feel()
         jobs = [call.job for call in calls]
         for lane in {job.lane for job in jobs}:
             self.check_lane(lane)

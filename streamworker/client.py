@@ -106,12 +106,15 @@ async def place_named(
     """Enqueue one job as the manifest declares its task: the job, its key, what became of it."""
     name = check_task_name(task)
     if not queue.unknown([name]):  # the usual case: no turn of the loop, so that many travel together
-        job, key = declared_job(name, args, options, queue.declared(name), queue.router)
+        if queue.router.by_pressure:
+            await queue.feel(queue.router)
+        job, key = declared_job(name, args, options, queue.declared(name), queue.router, queue.pressure)
         return job, key, await queue.enqueuer.add(job)
     check_args(args)
     async with queue.under_way():
         await queue.know([name])
-        job, key = declared_job(name, args, options, queue.declared(name), queue.router)
+        await queue.feel(queue.router)
+        job, key = declared_job(name, args, options, queue.declared(name), queue.router, queue.pressure)
         return job, key, await queue.enqueuer.add(job)
 
 
@@ -184,8 +187,16 @@ class Client:
                 for each in wanted:
                     check_args(each.args)
                 await queue.know(unknown)
+            await queue.feel(queue.router)
             jobs = [
-                declared_job(each.task, each.args, each.options, queue.declared(each.task), queue.router)[0]
+                declared_job(
+                    each.task,
+                    each.args,
+                    each.options,
+                    queue.declared(each.task),
+                    queue.router,
+                    queue.pressure,
+                )[0]
                 for each in wanted
             ]
             return await place_all(queue, jobs, self._source)

@@ -26,8 +26,8 @@ from streamworker.core.errors import (
 from streamworker.core.gates import Gates
 from streamworker.core.ids import JobIds
 from streamworker.core.job import Record, encode_envelope
-from streamworker.core.lane import DEFAULT_LANE, MAX_PAYLOAD_BYTES, check_lane_name
-from streamworker.core.router import Decision, Router, Step, Subject
+from streamworker.core.lane import DEFAULT_LANE, MAX_PAYLOAD_BYTES, Pressure, check_lane_name
+from streamworker.core.router import NO_PRESSURE, Decision, Router, Step, Subject
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import (
     KeyTemplate,
@@ -104,6 +104,7 @@ def new_job(
     *,
     own: str = DEFAULT_LANE,
     router: Router = NO_RULES,
+    pressure: Mapping[str, Pressure] = NO_PRESSURE,
     gates: Gates | None = None,
     manifest: int = 0,
     window_ms: int = KEY_WINDOW_MS,
@@ -118,7 +119,8 @@ def new_job(
     encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
     lane, why = options.lane or own, ""
     if not router.plain:
-        placed = router.decide(Subject(task, own, options.lane, options.tenant, len(encoded)))
+        subject = Subject(task, own, options.lane, options.tenant, len(encoded))
+        placed = router.decide(subject, pressure)
         lane, why = placed.lane, placed.why
     limit = router.limit(lane)
     if len(encoded) > limit:
@@ -165,7 +167,12 @@ def with_key_and_deadline(
 
 
 def declared_job(
-    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None, router: Router
+    task: str,
+    args: Mapping[str, Any],
+    options: Options,
+    declared: Declaration | None,
+    router: Router,
+    pressure: Mapping[str, Pressure] = NO_PRESSURE,
 ) -> tuple[NewJob, str | None]:
     """One job as its task declares it and the router decides, and its key; what the options say wins (D17).
 
@@ -173,7 +180,8 @@ def declared_job(
     """
     check_task_name(task)
     if declared is None:
-        return new_job(task, args, options, own=router.default, router=router), options.key
+        job = new_job(task, args, options, own=router.default, router=router, pressure=pressure)
+        return job, options.key
     options = with_key_and_deadline(options, args, declared.template, declared.deadline_ms)
     job = new_job(
         task,
@@ -181,6 +189,7 @@ def declared_job(
         options,
         own=declared.lane,
         router=router,
+        pressure=pressure,
         gates=declared.ready,
         manifest=declared.number,
         window_ms=declared.window_ms,
@@ -190,12 +199,17 @@ def declared_job(
 
 
 def explain_route(
-    task: str, args: Mapping[str, Any], options: Options, declared: Declaration | None, router: Router
+    task: str,
+    args: Mapping[str, Any],
+    options: Options,
+    declared: Declaration | None,
+    router: Router,
+    pressure: Mapping[str, Pressure] = NO_PRESSURE,
 ) -> tuple[Decision, list[Step]]:
     """Where `declared_job` would let the job wait, and what was looked at. Raises SerializationError."""
     own = router.default if declared is None else declared.lane
     size = len(codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES))
-    return router.explain(Subject(task, own, options.lane, options.tenant, size))
+    return router.explain(Subject(task, own, options.lane, options.tenant, size), pressure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,10 @@ class SyncClient:
         if unknown := self._queue.unknown([name]):
             check_args(args or {})
             self._queue.know(unknown)
-        job, held = declared_job(name, args or {}, options, self._queue.declared(name), self._queue.router)
+        router = self._queue.router
+        self._queue.feel(router)
+        declared, pressure = self._queue.declared(name), self._queue.pressure
+        job, held = declared_job(name, args or {}, options, declared, router, pressure)
         (placed,) = self._queue.place([job])
         accepted(placed, job, held)
         return SyncJob(placed.job_id, placed.disposition, self._queue)
@@ -150,9 +153,16 @@ class SyncClient:
             for each in wanted:
                 check_args(each.args)
             self._queue.know(unknown)
+        router = self._queue.router
+        self._queue.feel(router)
         jobs = [
             declared_job(
-                each.task, each.args, each.options, self._queue.declared(each.task), self._queue.router
+                each.task,
+                each.args,
+                each.options,
+                self._queue.declared(each.task),
+                router,
+                self._queue.pressure,
             )[0]
             for each in wanted
         ]

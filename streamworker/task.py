@@ -15,6 +15,7 @@ from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.gates import Gate, Gates
+from streamworker.core.lane import Pressure
 from streamworker.core.limits import Dependency
 from streamworker.core.retry import Retry
 from streamworker.core.router import Router
@@ -247,9 +248,12 @@ def _is_exception_type(value: object) -> bool:
 
 
 class Submitter(Protocol):
-    """What a task needs of its app to enqueue: the app's own producer, and its router."""
+    """What a task needs of its app to enqueue: the app's own producer, its router, and what that asks for."""
 
     router: Router
+    pressure: Mapping[str, Pressure]
+
+    async def feel(self) -> None: ...
 
     async def submit(self, job: NewJob, key: str | None) -> Job[Any]: ...
 
@@ -317,8 +321,7 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job. Raises as `Client.enqueue`, and BadArguments."""
-        call = self._call(Options(), args, kwargs)
-        return await self._app.submit(call.job, call.key)
+        return await self._enqueue(Options(), args, kwargs)
 
     def declaration(self) -> Declaration:
         """What producers without the code have to know of this task (D17)."""
@@ -343,6 +346,12 @@ class Task(Generic[P, R]):
         moment = datetime.fromtimestamp(tick_ms / 1000, UTC)
         return moment if self.cron is None else moment.astimezone(self.cron.schedule.zone)
 
+    async def _enqueue(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[R]:
+        if self._app.router.by_pressure:
+            await self._app.feel()
+        call = self._call(options, args, kwargs)
+        return await self._app.submit(call.job, call.key)
+
     def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
         try:
             bound = self.signature.bind(args, kwargs)
@@ -356,6 +365,7 @@ class Task(Generic[P, R]):
             options,
             own=policy.lane,
             router=self._app.router,
+            pressure=self._app.pressure,
             gates=self.gates,
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
@@ -376,8 +386,7 @@ class BoundTask(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job."""
-        call = self.task._call(self.chosen, args, kwargs)
-        return await self.task._app.submit(call.job, call.key)
+        return await self.task._enqueue(self.chosen, args, kwargs)
 
 
 Handler = Callable[Concatenate[Context, P], Any]

@@ -43,8 +43,10 @@ def route(
     async def ask() -> tuple[bool, Decision, list[Step]]:
         async with open_queue(settings) as queue:
             await queue.know([name])
+            await queue.feel(queue.router)
             declared = queue.declared(name)
-            return declared is not None, *explain_route(name, args, options, declared, queue.router)
+            found = explain_route(name, args, options, declared, queue.router, queue.pressure)
+            return declared is not None, *found
 
     known, decision, steps = asyncio.run(ask())
     if not known:

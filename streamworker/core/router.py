@@ -20,7 +20,8 @@ _RULE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}", re.ASCII)
 
 #: Names of tasks or tenants: one, or several; `*` at the end of a name stands for any rest.
 Names = str | Collection[str]
-_NO_PRESSURE: Mapping[str, Pressure] = {}
+#: Nothing is known of the pressure, so there is none.
+NO_PRESSURE: Mapping[str, Pressure] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class Router:
         if sum(map(len, self.sla.values())) > len(self._class_of):
             raise ConfigurationError("a tenant is in two classes of sla=; it has one")
 
-    def decide(self, subject: Subject, pressure: Mapping[str, Pressure] = _NO_PRESSURE) -> Decision:
+    def decide(self, subject: Subject, pressure: Mapping[str, Pressure] = NO_PRESSURE) -> Decision:
         """The lane of this job; pure."""
         lane, why = subject.asked or subject.own, ""
         if subject.asked is None:
@@ -157,7 +158,7 @@ class Router:
         return Decision(lane, why)
 
     def explain(
-        self, subject: Subject, pressure: Mapping[str, Pressure] = _NO_PRESSURE
+        self, subject: Subject, pressure: Mapping[str, Pressure] = NO_PRESSURE
     ) -> tuple[Decision, list[Step]]:
         """The decision, and each thing that was looked at on the way, in order."""
         decision = self.decide(subject, pressure)

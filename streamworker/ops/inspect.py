@@ -10,17 +10,14 @@ from streamworker.core import codec
 from streamworker.core.errors import JobNotFound, SerializationError
 from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope, Record
-from streamworker.core.states import TERMINAL, WAITING, Status
+from streamworker.core.states import TERMINAL, Status
 from streamworker.ops import dlq
 from streamworker.ops.dlq import DeadLetter
 from streamworker.ops.history import History, iso, joined, read_history
-from streamworker.store.connection import ReplyError
+from streamworker.store.depths import now_ms, oldest_ms
 from streamworker.store.events import Transition, pairs
-from streamworker.store.keys import STREAM_SUFFIX
 from streamworker.store.queue import Queue
 
-#: Waiting entries looked at for a lane's oldest job: the first may belong to a job that is over.
-HEADS = 10
 #: Keys that one step of a scan asks for.
 SCAN_COUNT = 1000
 #: Counters in `stats` that name a lane.
@@ -266,52 +263,22 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
             known.add(lane)
     for worker in await workers(queue):
         known.update(worker["lanes"])
-    seconds, micros = await queue.caller.command("TIME")
-    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    now = await now_ms(queue.caller.command)
     return [
         {
             "lane": lane,
             "depth": max(0, counters.get(f"queued:{lane}", 0)),
             "in_flight": max(0, counters.get(f"in_flight:{lane}", 0)),
-            "oldest_age_seconds": await _oldest_age(queue, lane, now_ms),
+            "oldest_age_seconds": await _oldest_age(queue, lane, now),
             "paused": False,  # nothing can pause a lane yet
         }
         for lane in sorted(known)
     ]
 
 
-async def _oldest_age(queue: Queue, lane: str, now_ms: int) -> float | None:
-    ages = []
-    for kind in STREAM_SUFFIX:
-        at = await _head_of(queue, lane, kind)
-        if at is not None:
-            ages.append(max(0, now_ms - at) / 1000)
-    return max(ages, default=None)
-
-
-async def _head_of(queue: Queue, lane: str, kind: str) -> int | None:
-    """When the first job that waits in this stream was enqueued.
-
-    What lies beyond the group's last delivered entry waits; the group's lag is no measure of it (R14).
-    """
-    command, stream = queue.caller.command, queue.keys.stream(lane, kind)
-    try:
-        groups = [pairs(group) for group in await command("XINFO", "GROUPS", stream)]
-    except ReplyError as error:
-        if "no such key" in str(error):
-            return None
-        raise
-    start = f"({groups[0][b'last-delivered-id'].decode()}" if groups else "-"
-    for entry, fields in await command("XRANGE", stream, start, "+", "COUNT", HEADS):
-        job_id = pairs(fields)[b"id"].decode()
-        raw = await command("GET", queue.keys.job(job_id))
-        try:
-            record = None if raw is None else Record.parse(job_id, raw)
-        except ValueError:  # unreadable: a claim will bury it
-            continue
-        if record is not None and record.status in WAITING and record.entry == (kind, entry.decode()):
-            return record.number("at")
-    return None
+async def _oldest_age(queue: Queue, lane: str, now: int) -> float | None:
+    age = await oldest_ms(queue.caller.command, queue.keys, lane, now)
+    return None if age is None else age / 1000
 
 
 # --- workers ---------------------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
+from streamworker.core.lane import Pressure
 from streamworker.core.router import Router
 from streamworker.settings import Settings
 from streamworker.store import manifest, scripts
@@ -20,6 +21,7 @@ from streamworker.store.connection import Link, Opens, ReplyError
 from streamworker.store.enqueuer import Enqueuer
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
+from streamworker.store.pressures import Pressures
 from streamworker.store.watching import Ended
 
 
@@ -33,6 +35,7 @@ class Queue:
         self.enqueuer = Enqueuer(self.caller)
         self._awaiter = Awaiter(self.caller, self.keys)
         self._manifest = manifest.Cache()
+        self._pressures = Pressures()
         self._under_way: set[asyncio.Future[None]] = set()
         self._reading: dict[str, asyncio.Task[None]] = {}
 
@@ -48,6 +51,20 @@ class Queue:
     def router(self) -> Router:
         """The rules of the manifest, as far as this queue has read them; see `know`."""
         return self._manifest.router
+
+    @property
+    def pressure(self) -> Mapping[str, Pressure]:
+        """What was heard last of the pressure in the lanes; see `feel`."""
+        return self._pressures.levels
+
+    async def feel(self, router: Router) -> None:
+        """Read the pressure, if this router wants to know it and it was not read just now.
+
+        When it cannot be read, what was heard before is used on.
+        """
+        if fields := self._pressures.wanted(router):
+            with suppress(ConnectionLost, ReplyError):
+                self._pressures.note(router, await self.caller.command("HMGET", self.keys.policies, *fields))
 
     def unknown(self, tasks: Collection[str]) -> list[str]:
         """The tasks whose declaration `know` has to read first."""

@@ -179,6 +179,11 @@ def publish(*, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("publish"), tuple(rows))
 
 
+@bound
+def pressure(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("pressure"), tuple(rows))
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """One row of `enqueue`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
+from streamworker.core.lane import Pressure
 from streamworker.core.router import Router
 from streamworker.settings import Settings
 from streamworker.store import manifest, scripts, watching
@@ -15,6 +17,7 @@ from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
 from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
+from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
 from streamworker.store.sync_links import SyncCaller
 from streamworker.store.watching import Ended
@@ -28,6 +31,7 @@ class SyncQueue:
         self.keys = Keys(settings.namespace)
         self.caller = SyncCaller(settings.redis_url, self.keys.tag, patience=patience)
         self._manifest = manifest.Cache()
+        self._pressures = Pressures()
 
     def declared(self, task: str) -> Declaration | None:
         """What the manifest says of a task, as far as this queue has read it; see `know`."""
@@ -37,6 +41,20 @@ class SyncQueue:
     def router(self) -> Router:
         """The rules of the manifest, as far as this queue has read them; see `know`."""
         return self._manifest.router
+
+    @property
+    def pressure(self) -> Mapping[str, Pressure]:
+        """What was heard last of the pressure in the lanes; see `feel`."""
+        return self._pressures.levels
+
+    def feel(self, router: Router) -> None:
+        """Read the pressure, if this router wants to know it and it was not read just now.
+
+        When it cannot be read, what was heard before is used on.
+        """
+        if fields := self._pressures.wanted(router):
+            with suppress(ConnectionLost, ReplyError):
+                self._pressures.note(router, self.caller.command("HMGET", self.keys.policies, *fields))
 
     def unknown(self, tasks: Collection[str]) -> list[str]:
         """The tasks whose declaration `know` has to read first."""

@@ -22,6 +22,7 @@ from streamworker.store.caller import Caller
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
+from streamworker.worker.pressure import PressureGauge
 
 log = logging.getLogger("streamworker.worker")
 
@@ -50,6 +51,7 @@ class Keeper:
         self._lanes: Mapping[str, Lane] = app.lanes
         self._keys = Keys(settings.namespace)
         self._caller = Caller(settings.redis_url, self._keys.tag, patience=settings.lease, opens=opens)
+        self._gauge = PressureGauge(app.lanes, self._keys, self._caller)
         self._lease_ms = settings.lease_ms
         self._sweep_every = settings.lease / 6
         # Shorter than a third of a lease, so that a new keeper's first sweep is no outage (D6).
@@ -104,6 +106,7 @@ class Keeper:
     async def tick(self) -> None:
         """One round: promote always, the rest each sixth of a lease."""
         await self.promote()
+        await self._gauge.look()
         now = asyncio.get_running_loop().time()
         if now < self._next_sweep:
             return

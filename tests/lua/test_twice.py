@@ -148,6 +148,10 @@ def forget(shard: Shard) -> scripts.Call:
     return scripts.forget(worker="w1", leave=1, rows=["normal"])
 
 
+def pressure(shard: Shard) -> scripts.Call:
+    return scripts.pressure(rows=["normal", "high", "bulk", "ok"])
+
+
 def elect(shard: Shard) -> scripts.Call:
     return scripts.elect(role="keeper", worker="w1", ttl_ms=10_000)
 
@@ -224,6 +228,7 @@ CASES: dict[str, Arrange] = {
     "discard": discard,
     "forget": forget,
     "elect": elect,
+    "pressure": pressure,
     "cron: new": note_a_cron,
     "cron: skip": _cron("skip"),
     "cron: queue": _cron("queue"),

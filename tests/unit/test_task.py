@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from streamworker import (
     SerializationError,
 )
 from streamworker.core.job import Envelope
+from streamworker.core.lane import Pressure
 from streamworker.request import current_correlation_id
 from streamworker.store.routing import NO_RULES
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
@@ -324,7 +326,10 @@ async def test_enqueue_hands_its_job_and_key_to_the_app() -> None:
         router = NO_RULES
 
         def __init__(self) -> None:
+            self.pressure: Mapping[str, Pressure] = {}
             self.seen: list[tuple[NewJob, str | None]] = []
+
+        async def feel(self) -> None: ...
 
         async def submit(self, job: NewJob, key: str | None) -> Any:
             self.seen.append((job, key))

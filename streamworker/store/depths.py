@@ -1,0 +1,58 @@
+"""How much waits in a lane, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from streamworker.core.job import Record
+from streamworker.core.states import WAITING
+from streamworker.store.connection import Argument, ReplyError
+from streamworker.store.events import pairs
+from streamworker.store.keys import STREAM_SUFFIX, Keys
+
+#: Waiting entries looked at for a stream's oldest job: the first may belong to a job that is over.
+HEADS = 10
+
+Command = Callable[..., Awaitable[Any]]
+
+
+async def now_ms(command: Command) -> int:
+    """The time by Redis's clock."""
+    seconds, micros = await command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def oldest_ms(command: Command, keys: Keys, lane: str, now: int) -> int | None:
+    """The age of the oldest job that waits in the lane's streams; None when none waits."""
+    ages = []
+    for kind in STREAM_SUFFIX:
+        at = await _head_of(command, keys, lane, kind)
+        if at is not None:
+            ages.append(max(0, now - at))
+    return max(ages, default=None)
+
+
+async def _head_of(command: Command, keys: Keys, lane: str, kind: str) -> int | None:
+    """When the first job that waits in this stream was enqueued.
+
+    What lies beyond the group's last delivered entry waits; the group's lag is no measure of it (R14).
+    """
+    stream: Argument = keys.stream(lane, kind)
+    try:
+        groups = [pairs(group) for group in await command("XINFO", "GROUPS", stream)]
+    except ReplyError as error:
+        if "no such key" in str(error):
+            return None
+        raise
+    start = f"({groups[0][b'last-delivered-id'].decode()}" if groups else "-"
+    for entry, fields in await command("XRANGE", stream, start, "+", "COUNT", HEADS):
+        job_id = pairs(fields)[b"id"].decode()
+        raw = await command("GET", keys.job(job_id))
+        try:
+            record = None if raw is None else Record.parse(job_id, raw)
+        except ValueError:  # unreadable: a claim will bury it
+            continue
+        if record is not None and record.status in WAITING and record.entry == (kind, entry.decode()):
+            return record.number("at")
+    return None
