@@ -9,12 +9,15 @@ PYTHON ?=
 ARGS ?=
 # make chaos: how many jobs; the faults are scaled with them.
 JOBS ?= 500000
-# make soak: how many sequences the scripts and their model are driven through, how often a worker is killed.
+# make soak: how many sequences the scripts and their model are driven through, how often each process is
+# killed, how many times larger the cases are, and for how many seconds the simulation goes on.
 SEQUENCES ?= 2000
 ROUNDS ?= 20
+SCALE ?= 10
+SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos soak soak-rounds clean
+.PHONY: help venv demo test lint format bench chaos soak soak-rounds soak-simulation soak-model clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,10 +68,12 @@ bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="s
 chaos: venv ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
 	$(PY) -m tests.chaos --jobs $(JOBS) $(ARGS)
 
-soak: soak-rounds ## Repeat the tests of faults for longer: ROUNDS=5 SEQUENCES=500 make soak
+soak: soak-rounds soak-simulation soak-model ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
 
 soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
 soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
+soak-rounds: export STREAMWORKER_CRASH_ROUNDS := $(ROUNDS)
+soak-rounds: export STREAMWORKER_CASES_SCALE := $(SCALE)
 soak-rounds: export FLEET_STARTS := 200
 soak-rounds: export CRON_SECONDS := 60
 soak-rounds: export LANES_JOBS := 50000
@@ -77,7 +82,13 @@ soak-rounds: venv
 	$(PY) -m pytest --timeout 1800 tests/integration/test_recovery.py tests/integration/test_outage.py \
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
-	    tests/integration/test_lanes.py tests/integration/test_stateful.py $(ARGS)
+	    tests/integration/test_lanes.py tests/integration/test_stateful.py tests/crash_points tests/chaos $(ARGS)
+
+soak-simulation: venv
+	$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
+
+soak-model: venv
+	$(PY) -m tests.model.protocol $(ARGS)
 
 clean: ## Remove the virtualenv and what the tools keep
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
