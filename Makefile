@@ -17,7 +17,7 @@ SCALE ?= 10
 SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos soak soak-rounds soak-simulation soak-model clean
+.PHONY: help venv demo test lint format bench chaos mutants soak soak-rounds soak-simulation soak-model clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="s
 
 chaos: venv ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
 	$(PY) -m tests.chaos --jobs $(JOBS) $(ARGS)
+
+mutants: venv ## Break one guard of the scripts after the other, and see who notices: ARGS="recover --by simulation"
+	$(PY) -m tests.mutants $(ARGS)
 
 soak: soak-rounds soak-simulation soak-model ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
 
