@@ -127,6 +127,7 @@ def worker(*arguments: str) -> list[str]:
 
 
 def test_process_one_ends_when_it_is_told(desk: Desk) -> None:
+    """B29, R47: as process 1 it has handlers of its own: it hears SIGTERM and ends with 0."""
     with Container(desk, *worker()) as container:
         container.wait_for_log(" slots, lanes ")
 
@@ -137,6 +138,7 @@ def test_process_one_ends_when_it_is_told(desk: Desk) -> None:
 
 
 def test_process_one_hears_a_signal_before_it_serves(desk: Desk, tmp_path: Path) -> None:
+    """B29: also while the app is still being imported."""
     held = tmp_path / "held.py"
     held.write_text("import time, sys\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)\n")
     command = ["env", f"PYTHONPATH={REPOSITORY}:{tmp_path}", *worker()]
@@ -165,6 +167,7 @@ def test_process_one_reaps_the_orphans(desk: Desk, processes: int) -> None:
 
 
 def test_a_shell_as_process_one_is_warned_of(desk: Desk) -> None:
+    """B29: a shell that does not exec passes nothing on: the worker says so when it starts."""
     command = f"{sys.executable} -m streamworker run fleet_app:app; exit $?"
     with Container(desk, "sh", "-c", command) as container:
         container.wait_for_log("which does not pass SIGTERM on")

@@ -60,6 +60,7 @@ def test_the_password_comes_from_the_environment(services: dict[str, Any]) -> No
 
 
 def test_signals_reach_the_worker(services: dict[str, Any]) -> None:
+    """B29: image and compose file use the exec form, and wait for longer than the grace."""
     worker = services["worker"]
 
     assert json.loads(instructions("ENTRYPOINT")[-1]) == ["streamworker"]
