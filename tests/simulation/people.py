@@ -90,6 +90,8 @@ class Producer:
             story.note(f"{job.job_id} enqueued: {type(error).__name__}", self._host)
             return
         story.note(f"{job.job_id} enqueued: {placed.disposition} {placed.job_id}", self._host)
+        if placed.disposition in (Disposition.CONFLICT, Disposition.DUPLICATE):
+            story.maybe.add(job.job_id)  # sent twice, it is accepted if its key is free by the second time
         if placed.disposition is not Disposition.CONFLICT and placed.job_id not in self._known:
             self._known.add(placed.job_id)
             key = job.key_id or None

@@ -87,7 +87,7 @@ class Simulation:
             random.Random(seed + 2),
             fate=self._weather.fate,
             note=self.story.note,
-            struck=lambda host: self.story.fault(FaultKind.OUTAGE, host, seconds=LEASE),
+            struck=lambda host: self.story.fault(FaultKind.PARTITION, host, seconds=LEASE),
             executed=self._executed,
         )
         self._workers: list[Worker] = []
@@ -200,6 +200,8 @@ class Simulation:
                 self._delete_hints()
             case Blow.GROUP:
                 self.story.note(self._redis.destroy_group(self._dice.randrange(100)))
+                # Delivered again, what a dead worker held looks fresh once more.
+                self.story.fault(FaultKind.HINTS, None, sweeps_after=LEASE / 6)
             case _ if worker is not None:
                 self._strike_worker(blow, worker, seconds)
 
@@ -215,7 +217,7 @@ class Simulation:
                 host.freeze()
                 self._loop.call_later(seconds, self._thaw, host, context=self._outside)
             case Blow.CUT_OFF:
-                self.story.fault(FaultKind.OUTAGE, host, seconds=seconds)
+                self.story.fault(FaultKind.PARTITION, host, seconds=seconds)
                 self._network.cut_off(host, seconds)
 
     def _thaw(self, host: Host) -> None:

@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("STREAMWORKER_SEEDS", "100"))
 FIRST = int(os.environ.get("STREAMWORKER_FIRST_SEED", "0"))
 
 #: What the storms are made of, as the checker knows it.
-STRIKING = {FaultKind.KILL, FaultKind.FREEZE, FaultKind.OUTAGE, FaultKind.STALL, FaultKind.HINTS}
+STRIKING = {*FaultKind} - {FaultKind.NETWORK}
 
 
 @pytest.fixture(scope="module")
