@@ -16,6 +16,8 @@ class Holdings:
         self.by_job: dict[str, Running] = {}
         #: Slots in use by lane.
         self.busy: dict[str, int] = dict.fromkeys(lanes, 0)
+        #: Entries of claims whose outcome Redis refuses: not held, and not offered, so recovery gets them.
+        self._abandoned: set[Entry] = set()
         #: The job with strikes that runs in the quarantine child (D22).
         self.apart: Running | None = None
         #: Set when there is none any more.
@@ -64,6 +66,11 @@ class Holdings:
         if not running.occupies:
             self.no_slot(running)
 
+    def abandon(self, running: Running) -> None:
+        """Leave a claim to recovery: offered again, it would be given again, and run for ever for nothing."""
+        self._abandoned.add(running.place)
+        self.let_go(running)
+
     def of_fence(self, job_id: str, fence: int | None) -> Running | None:
         """The claim of that job and fence, if we hold it: "lost" is keyed by both (D1)."""
         running = self.by_job.get(job_id)
@@ -73,5 +80,8 @@ class Holdings:
         """Claims whose handler has come to no outcome."""
         return [running for running in self.by_job.values() if running.outcome is None]
 
-    def places(self) -> set[Entry]:
-        return {running.place for running in self.by_job.values()}
+    def unknown(self, pending: list[Entry]) -> list[Entry]:
+        """Of the entries that are pending for us, those that we have not heard of: they are offered (D5)."""
+        self._abandoned.intersection_update(pending)
+        known = {running.place for running in self.by_job.values()} | self._abandoned
+        return [place for place in pending if place not in known]

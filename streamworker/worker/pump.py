@@ -225,7 +225,7 @@ class Pump:
 
     async def hand_back(self) -> None:
         """At the end: what was delivered and does not run goes back to ready, uncharged (R18)."""
-        self._offers = await self.session.pending(self.holdings.places())
+        self._offers = self.holdings.unknown(await self.session.pending())
         while self._offers or self._flights:
             await self._change()
 
@@ -408,7 +408,7 @@ class Pump:
         running.refusals += 1
         if running.refusals >= REFUSALS:
             self._outbox.remove(running)
-            self.holdings.let_go(running)  # no heartbeat any more: its lease runs out and recovery decides
+            self.holdings.abandon(running)  # no heartbeat any more: its lease runs out and recovery decides
             log.error("job %s: its outcome cannot be recorded; left to recovery", running.claim.job_id)
 
     # --- session
@@ -433,7 +433,7 @@ class Pump:
                 await asyncio.sleep(backoff(self._failures))
             try:
                 await self.session.renew()
-                self._offers = await self.session.pending(self.holdings.places())
+                self._offers = self.holdings.unknown(await self.session.pending())
                 break
             except StreamworkerError as error:
                 log.warning("no session with Redis yet: %s", error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from streamworker.settings import Settings
 from streamworker.store import scripts
@@ -46,13 +46,13 @@ class Session:
         call = scripts.session(worker=self.worker, own=self.number, liveness_ms=self._liveness_ms, rows=facts)
         self.number = int(await self.link.script(call.script, self.keys.tag, *call.argv))
 
-    async def pending(self, held: Collection[Entry]) -> list[Entry]:
-        """Entries that are pending for us and not among the held ones."""
+    async def pending(self) -> list[Entry]:
+        """Entries that are pending for us."""
         found: list[Entry] = []
         for lane in self._lanes:
             for kind in STREAM_SUFFIX:
                 found.extend((lane, kind, entry) for entry in await self._pending(lane, kind))
-        return [place for place in found if place not in held]
+        return found
 
     async def _pending(self, lane: str, kind: str) -> list[str]:
         found: list[str] = []
