@@ -13,10 +13,10 @@ local liveness_ms = ARGV[4]              -- life of the worker key without a hea
 local lost, cancelled, renew = {}, {}, {}
 redis.call('PERSIST', FENCE)             -- allowed under OOM, so the rest is too (R31)
 for i = 5, #ARGV, 2 do
-  local id, fence = ARGV[i], tonumber(ARGV[i + 1])
+  local id, fence = ARGV[i], ARGV[i + 1]
   local rec = load(id)
   if rec and not rec.bad and HELD[rec.status] and rec.fence == fence then
-    rec.lease = now + lease_ms
+    rec.lease = format('%d', now + lease_ms)
     redis.call('SET', JOB .. id, line_of(rec))
     local stream, entry = stream_of(rec)
     if stream then

@@ -37,7 +37,7 @@ local function hold_left()               -- the outage rule of D6
 end
 
 local function give_back(rec, entry)     -- idle is set so that it reaches the lease when the lease runs out
-  local idle = math.max(0, lease - (rec.lease - now))
+  local idle = math.max(0, lease - (tonumber(rec.lease) - now))
   redis.call('XCLAIM', stream, 'workers', (holder(rec)), 0, entry, 'IDLE', format('%d', idle), 'JUSTID')
 end
 
@@ -54,11 +54,11 @@ local function judge(entry, id, env, found)
     return make_ready(rec, env)
   end
   if not HELD[rec.status] then bump('claims:final', 1); return drop(stream, entry) end
-  if rec.lease > now + 2 * lease then    -- a clock that jumped back must not hold a job for years
-    rec.lease = now + 2 * lease
+  if tonumber(rec.lease) > now + 2 * lease then -- a clock that jumped back must not hold a job for years
+    rec.lease = format('%d', now + 2 * lease)
     touch(rec)
   end
-  if rec.lease > now then return give_back(rec, entry) end
+  if tonumber(rec.lease) > now then return give_back(rec, entry) end
   -- It stays ripe: should its sweeper die before it commits, the next sweep finds the claim, not the next lease.
   redis.call('XCLAIM', stream, 'workers', worker, 0, entry, 'IDLE', lease_ms, 'JUSTID')
   found[#found + 1] = candidate(rec)

@@ -33,7 +33,7 @@ end
 for i = 4, #ARGV do
   local rec = load(ARGV[i])
   if rec and not rec.bad and HELD[rec.status] then
-    if rec.lease <= now and not held_back and not entry_stands(rec) then
+    if tonumber(rec.lease) <= now and not held_back and not entry_stands(rec) then
       found[#found + 1] = candidate(rec)
     end
   elseif rec and not rec.bad and not WAITING[rec.status] then

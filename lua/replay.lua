@@ -28,8 +28,8 @@ end
 
 local function revive(id, dead)          -- the record's retention is over: what the dead letter kept
   local rec = { id = id, status = 'failed_terminal', attempt = tonumber(dead.attempt) or 0, starts = 0,
-    strikes = 0, version = tonumber(dead.version) or 0, epoch = tonumber(dead.epoch) or 0, fence = 0,
-    lease = 0, fence_text = '0', en = '-', la = dead.lane, ta = dead.task, was_lane = dead.lane, more = '',
+    strikes = 0, version = tonumber(dead.version) or 0, epoch = tonumber(dead.epoch) or 0, fence = '0',
+    lease = '0', en = '-', la = dead.lane, ta = dead.task, was_lane = dead.lane, more = '', added = '',
     at = (dead.at or '') ~= '' and dead.at or now_text }
   records[id] = rec
   for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms' }) do

@@ -12,7 +12,7 @@ local claims = {}
 local left = tonumber(limit)
 local shared_left = tonumber(shared)
 local holding = worker .. ' ' .. session
-local lease_until = now + lease_ms
+local lease_until = format('%d', now + lease_ms)
 local fence
 local left_alone = 0
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
@@ -32,23 +32,28 @@ local function new_claim(rec)            -- D4: the fence survives a flush and s
     fence = math.max(tonumber(redis.call('GET', FENCE) or '0'), now * 1024 - 1)
   end
   fence = fence + 1
-  rec.fence, rec.fence_text, rec.lease = fence, format('%d', fence), lease_until
+  rec.fence, rec.lease = format('%d', fence), lease_until
 end
 
-local function ms_since(time)            -- relative, so that no worker's clock is compared with Redis's
+-- A time as ms before now, so that no worker's clock is compared with Redis's; '-' for none.
+local function since(time)
   return time and time ~= '' and text_of[now - time] or '-'
 end
 
-local function has_slot(lane, kind)
-  local row = rows[lane .. kind]
+local function source_of(lane, kind, stream, offered) -- where entries come from, and the plan's row for them
+  return { lane = lane, stream = stream, row = rows[lane .. kind], offered = offered, prefix = kind .. ':',
+    words = ' ' .. lane .. ' ' .. kind .. ' ' }
+end
+
+local function has_slot(row)
   if row and row.quarantine then return row.free > 0 end   -- a slot of its own, beside limit and shared
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
 
-local function grant_claim(rec, lane, kind, entry, env)
-  local row, n = rows[lane .. kind], #claims
-  claims[n + 1] = rec.token .. ' ' .. lane .. ' ' .. kind .. ' ' .. entry .. ' ' .. text_of[now - rec.at] .. ' '
-    .. ms_since(rec.dl) .. ' ' .. ms_since(rec.ut)
+local function grant_claim(rec, from, entry, env)
+  local row, n = from.row, #claims
+  claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
+    .. since(rec.ut)
   claims[n + 2] = rec.id
   claims[n + 3] = env
   if row.quarantine then
@@ -65,16 +70,16 @@ local function reject(stream, entry, result)
   left_alone = left_alone + 1
 end
 
-local function take_waiting(rec, lane, kind, entry, env)
+local function take_waiting(rec, from, entry, env)
   if (rec.dl or '') ~= '' and tonumber(rec.dl) <= now then
     left_alone = left_alone + 1
     return fail(rec, 'expired', 'persistent', 'expired', '', env, 'own')
   end
-  if rec.starts >= (tonumber(rec.ms or '') or MAX_STARTS) then
+  if rec.starts >= (rec.ms and tonumber(rec.ms) or MAX_STARTS) then
     left_alone = left_alone + 1
     return fail(rec, 'too_many_starts', 'unknown', 'too_many_starts', '', env, 'own')
   end
-  if not has_slot(lane, kind) then       -- delivered, but there is no slot: back to ready, uncharged
+  if not has_slot(from.row) then         -- delivered, but there is no slot: back to ready, uncharged
     ack_entry(rec)
     return make_ready(rec, env)
   end
@@ -82,15 +87,15 @@ local function take_waiting(rec, lane, kind, entry, env)
   new_claim(rec)
   put(rec, 'ow', holding)
   transition(rec, 'claimed', 'claimed')
-  grant_claim(rec, lane, kind, entry, env)
+  grant_claim(rec, from, entry, env)
 end
 
-local function take_held(rec, lane, kind, entry, env, offered)
+local function take_held(rec, from, entry, env)
   local owner, of_session = holder(rec)
   if owner ~= worker then                -- somebody else's: give it back to its holder
-    redis.call('XCLAIM', LANE .. lane .. SUFFIX[kind], 'workers', owner, 0, entry, 'JUSTID')
-  elseif offered and rec.status == 'claimed' and of_session < tonumber(session) then
-    if not has_slot(lane, kind) then
+    redis.call('XCLAIM', from.stream, 'workers', owner, 0, entry, 'JUSTID')
+  elseif from.offered and rec.status == 'claimed' and of_session < tonumber(session) then
+    if not has_slot(from.row) then
       local over = after_cancel(rec, now)
       rec.attempt = math.max(0, rec.attempt - 1)
       if over then return fail(rec, over, 'persistent', over, '', env, 'own') end
@@ -101,24 +106,24 @@ local function take_held(rec, lane, kind, entry, env, offered)
     new_claim(rec)
     put(rec, 'ow', holding)              -- its reply was lost: the same claim again, uncharged
     rec.token = token_of(rec)
-    return grant_claim(rec, lane, kind, entry, env)
+    return grant_claim(rec, from, entry, env)
   end
   left_alone = left_alone + 1
 end
 
-local function take(lane, kind, entry, id, env, offered)
-  local stream = LANE .. lane .. SUFFIX[kind]
-  local rec = load(id)
-  if not rec then return reject(stream, entry, 'missing') end
+local function take(from, entry, id, env, raw)
+  local rec = load(id, raw)
+  if not rec then return reject(from.stream, entry, 'missing') end
   if rec.bad then
-    bury_unreadable(rec, lane, env)
-    bump('queued:' .. lane, -1)
-    return reject(stream, entry, 'bad_record')
+    bury_unreadable(rec, from.lane, env)
+    bump('queued:' .. from.lane, -1)
+    return reject(from.stream, entry, 'bad_record')
   end
-  if not WAITING[rec.status] and not HELD[rec.status] then return reject(stream, entry, 'final') end
-  if rec.la ~= lane or rec.en ~= kind .. ':' .. entry then return reject(stream, entry, 'conflict') end
-  if WAITING[rec.status] then return take_waiting(rec, lane, kind, entry, env) end
-  return take_held(rec, lane, kind, entry, env, offered)
+  local waits = WAITING[rec.status]
+  if not waits and not HELD[rec.status] then return reject(from.stream, entry, 'final') end
+  if rec.la ~= from.lane or rec.en ~= from.prefix .. entry then return reject(from.stream, entry, 'conflict') end
+  if waits then return take_waiting(rec, from, entry, env) end
+  return take_held(rec, from, entry, env)
 end
 
 local drained = {}                       -- streams that gave less than they were asked for: no need to ask again
@@ -140,9 +145,12 @@ local function read(lane, kind, count)   -- how many entries were delivered
   end
   local entries = reply[1][2]
   if #entries < count then drained[stream] = true end
+  local from, ids = source_of(lane, kind, stream, false), {}
+  for i = 1, #entries do ids[i] = entries[i][2][2] end
+  local raws = preload(ids)
   for i = 1, #entries do
-    local fields = entries[i][2]
-    take(lane, kind, entries[i][1], fields[2], fields[4], false)
+    local entry = entries[i]
+    take(from, entry[1], ids[i], entry[2][4], raws[i])
   end
   return #entries
 end
@@ -176,7 +184,7 @@ local function claim_offered()
     local stream = LANE .. lane .. SUFFIX[kind]
     local found = redis.call('XRANGE', stream, entry, entry)[1]
     if found then
-      take(lane, kind, entry, found[2][2], found[2][4], true)
+      take(source_of(lane, kind, stream, true), entry, found[2][2], found[2][4])
     else
       reject(stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record
     end

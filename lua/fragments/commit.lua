@@ -31,18 +31,23 @@ local function write_effects()
 end
 
 local function write_records()
+  local open = {}                        -- names and lines: open records have no TTL (R43)
   for i = 1, #dirty do
     local rec = dirty[i]
-    local is = place(rec)
-    if is then                           -- open records have no TTL (R43)
-      redis.call('SET', JOB .. rec.id, line_of(rec))
+    local was, is = rec.was, place(rec.status, rec.en)
+    if is then
+      open[#open + 1] = JOB .. rec.id
+      open[#open + 1] = line_of(rec)
     else
       redis.call('SET', JOB .. rec.id, line_of(rec), 'PX', retention_ms)
     end
-    if is ~= rec.was or rec.la ~= rec.was_lane then
-      if rec.was then bump(rec.was .. rec.was_lane, -1) end
+    if is ~= was or rec.la ~= rec.was_lane then
+      if was then bump(was .. rec.was_lane, -1) end
       if is then bump(is .. rec.la, 1) end
     end
+  end
+  for i = 1, #open, CHUNK do
+    redis.call('MSET', unpack(open, i, math.min(i + CHUNK - 1, #open)))
   end
 end
 

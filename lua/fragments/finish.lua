@@ -15,11 +15,11 @@ end
 -- D1: what this fence came to, for a re-sent settle: fence outcome by started ended. Returns the fence as
 -- a fact for the log, since the token that follows has none.
 local function close_claim(rec, outcome, by)
-  if rec.fence == 0 then return '' end
-  local fence = rec.fence_text
-  put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' ' .. 
-    (rec.status == 'processing' and (rec.since or rec.sa) or '-') .. ' ' .. now_text)
-  rec.fence, rec.fence_text, rec.lease = 0, '0', 0
+  local fence = rec.fence
+  if fence == '0' then return '' end
+  put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
+    .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
+  rec.fence, rec.lease = '0', '0'
   return ' fence=' .. fence
 end
 
@@ -47,11 +47,13 @@ end
 local function succeed(rec, reason, result, by)
   rec.strikes = 0
   transition(rec, 'succeeded', reason, close_claim(rec, 'succeeded', by))
-  if #result > SMALL or string.find(result, '\n', 1, true) then
-    effect(rec)
-    rec.body = { 'result', result }
-  elseif result ~= '' then
-    put(rec, 're', result)
+  if result ~= '' then
+    if #result > SMALL or string.find(result, '\n', 1, true) then
+      effect(rec)
+      rec.body = { 'result', result }
+    else
+      put(rec, 're', result)
+    end
   end
   release_key(rec, 'succeeded')
   leave_waits(rec)
@@ -59,7 +61,7 @@ end
 
 local function fail(rec, reason, class, code, text, env, by)
   env = envelope(rec, env)               -- read while the entry is still named by the record
-  if rec.fence == 0 then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
+  if rec.fence == '0' then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
   local held = close_claim(rec, 'failed', by)
   transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code .. held)
   put(rec, 'ec', class .. ' ' .. code)

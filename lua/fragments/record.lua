@@ -1,57 +1,84 @@
--- record: the job's record in memory. `load` reads it once per call, however many rows name it.
+-- record: the job's record in memory. `load` reads it once per call, however many rows name it; `preload`
+-- reads many at once.
 --
 -- `job:<id>` is a string of lines. The first has twelve words: the state token (status attempt starts
 -- strikes version epoch fence lease_until), the entry (kind:id, or '-'), lane, task, enqueued_at. Each
 -- other line is `name=value` with a name of two letters (docs/reference/record.md), only when set. One
 -- GET and one SET a job: a hash cost more than twice the instructions (docs/decisions/0009).
 -- A record that cannot be read comes back with `bad = true`.
-local HELD = { claimed = true, processing = true }
-local WAITING = { queued = true, retry_scheduled = true }
-local HEAD_LINE = '^(%l[%l_]+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
+
+-- Each with the depth counter of its jobs; those that wait without an entry are `scheduled:`.
+local HELD = { claimed = 'in_flight:', processing = 'in_flight:' }
+local WAITING = { queued = 'queued:', retry_scheduled = 'queued:' }
+local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
+local COUNTERS = '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
   'ut', 'dq' }
 local records = {}
+-- What many jobs of a call have in common is converted once.
 local text_of = setmetatable({}, { __index = function(cache, number)
   local text = format('%d', number)      -- never `..` on a number: a large one would print as an exponent (R35)
   cache[number] = text
   return text
 end })
+local parsed = {}
 
-local function place(rec)                -- the depth counter that counts this record now
-  if HELD[rec.status] then return 'in_flight:' end
-  if not WAITING[rec.status] then return nil end
-  return rec.en ~= '-' and 'queued:' or 'scheduled:'
+local function counters_of(text)         -- status and the five small numbers of a state token
+  local found = parsed[text]
+  if not found then
+    local status, attempt, starts, strikes, version, epoch = match(text, COUNTERS)
+    found = { status, attempt + 0, starts + 0, strikes + 0, version + 0, epoch + 0 }
+    parsed[text] = found
+  end
+  return found
+end
+
+local function place(status, en)         -- the depth counter that counts a record now; none when it is over
+  if en == '-' and WAITING[status] then return 'scheduled:' end
+  return HELD[status] or WAITING[status]
 end
 
 local function token_of(rec)
   return rec.status .. ' ' .. text_of[rec.attempt] .. ' ' .. text_of[rec.starts] .. ' ' .. text_of[rec.strikes]
-    .. ' ' .. text_of[rec.version] .. ' ' .. text_of[rec.epoch] .. ' ' .. rec.fence_text .. ' '
-    .. text_of[rec.lease]
+    .. ' ' .. text_of[rec.version] .. ' ' .. text_of[rec.epoch] .. ' ' .. rec.fence .. ' ' .. rec.lease
 end
 
 local function read_lines(rec, lines_text)
+  local name, value = match(lines_text, ONE_LINE)
+  if name then
+    rec[name] = value
+    return
+  end
   for name, value in string.gmatch(lines_text, '\n(%l%l)=([^\n]*)') do rec[name] = value end
 end
 
-local function load(id)
+local function preload(ids)              -- what `load` takes with each id: one read for up to 500 of them
+  if #ids < 2 or #ids > CHUNK then return {} end
+  local keys = {}
+  for i = 1, #ids do keys[i] = JOB .. ids[i] end
+  return redis.call('MGET', unpack(keys))
+end
+
+local function load(id, raw)             -- nil: not read yet; false: there is none
   local rec = records[id]
   if rec ~= nil then return rec end
-  local raw = redis.call('GET', JOB .. id)
+  if raw == nil then raw = redis.call('GET', JOB .. id) end
   if not raw then
     records[id] = false
     return false
   end
-  local status, attempt, starts, strikes, version, epoch, fence, lease, en, la, ta, at, more =
-    match(raw, HEAD_LINE)
-  if status then                         -- all that is used later stands in the constructor: no rehashing
-    rec = { id = id, status = status, attempt = attempt + 0, starts = starts + 0, strikes = strikes + 0,
-      version = version + 0, epoch = epoch + 0, fence = fence + 0, lease = lease + 0, fence_text = fence,
-      en = en, la = la, ta = ta, at = at, more = more, saved = false, token = false, effect = false,
-      retire = false, was = false, was_lane = la, ow = nil, sd = nil }
-    rec.was = place(rec)
+  local counted, fence, lease, en, la, ta, at, more = match(raw, FIRST_LINE)
+  if counted then
+    local numbers = counters_of(counted)
+    local status = numbers[1]
+    -- More than 16 fields here: the others then find room without a new table.
+    rec = { id = id, status = status, attempt = numbers[2], starts = numbers[3], strikes = numbers[4],
+      version = numbers[5], epoch = numbers[6], fence = fence, lease = lease, en = en, la = la, ta = ta, at = at,
+      more = more, added = '', was = place(status, en), was_lane = la }
     if more ~= '' then read_lines(rec, more) end
   else
-    rec = { id = id, bad = true, raw = raw, en = '-', more = '' }
+    rec = { id = id, bad = true, raw = raw, en = '-', more = '', added = '' }
     read_lines(rec, raw)
   end
   records[id] = rec
@@ -59,7 +86,7 @@ local function load(id)
 end
 
 local function touch(rec)                -- to be saved; its numbers may have changed
-  rec.token = false
+  rec.token = nil
   if not rec.saved then
     rec.saved = true
     dirty[#dirty + 1] = rec
@@ -69,7 +96,7 @@ end
 local function put(rec, field, value)    -- sets one field; '' takes it away
   if not rec.saved then touch(rec) end
   if rec[field] == nil then
-    rec.more = rec.more .. '\n' .. field .. '=' .. value
+    rec.added = rec.added .. '\n' .. field .. '=' .. value
   else
     rec.rebuild = true
   end
@@ -77,15 +104,16 @@ local function put(rec, field, value)    -- sets one field; '' takes it away
 end
 
 local function line_of(rec)              -- the record as it is written
-  local more = rec.more
+  local more, added = rec.more, rec.added
   if rec.rebuild then
-    more = ''
+    more, added = '', ''
     for i = 1, #NAMES do
       local value = rec[NAMES[i]]
       if value and value ~= '' then more = more .. '\n' .. NAMES[i] .. '=' .. value end
     end
   end
-  return (rec.token or token_of(rec)) .. ' ' .. rec.en .. ' ' .. rec.la .. ' ' .. rec.ta .. ' ' .. rec.at .. more
+  return (rec.token or token_of(rec)) .. ' ' .. rec.en .. ' ' .. rec.la .. ' ' .. rec.ta .. ' ' .. rec.at
+    .. more .. added
 end
 
 local function effect(rec)

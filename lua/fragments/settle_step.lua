@@ -24,15 +24,14 @@ local function settled_before(rec, fence)
 end
 
 local function refusal(rec, fence)       -- the reply when the claim is not this fence's (any more), else nil
-  if rec.bad or not HELD[rec.status] or rec.fence_text ~= fence then return settled_before(rec, fence) end
+  if rec.bad or not HELD[rec.status] or rec.fence ~= fence then return settled_before(rec, fence) end
   return nil
 end
 
 local function begin(rec, started_ago)   -- claimed -> processing, in the line of the outcome that follows
   local ago = tonumber(started_ago) or 0
   step(rec, 'processing')
-  rec.begun, rec.tried = text_of[-ago], rec.attempt
-  rec.since = text_of[now - ago]
+  rec.begun, rec.tried = ago, rec.attempt
 end
 
 local function end_attempt(rec, kind, by, reason, class, code, delay, policy, text, env)
@@ -65,10 +64,10 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   if delay > 0 then park(rec, env, due) else make_ready(rec, env) end
 end
 
-local function settle_success(head, id, result)
+local function settle_success(head, id, raw, result)
   local fence, started_ago, reason = match(head, SUCCESS)
   if not fence then error('settle row cannot be read: ' .. head) end
-  local rec = load(id)
+  local rec = load(id, raw)
   if not rec then return 'GONE' end
   local refused = refusal(rec, fence)
   if refused then return refused end
@@ -81,22 +80,22 @@ end
 local function settle_mark(rec, started_ago)
   if rec.status == 'claimed' then
     local ago = tonumber(started_ago) or 0
-    rec.lease = now + lease_ms
+    rec.lease = format('%d', now + lease_ms)
     put(rec, 'sa', format('%d', now - ago))
     transition(rec, 'processing', 'started', format(' at=%d', -ago))
   end
   return 'OK'
 end
 
-local function settle_row(head, id, text, env)
+local function settle_row(head, id, raw, text, env)
   local kind, fence, version, started_ago, by, reason, class, code, delay, policy = match(head, HEAD)
   if not kind then error('settle row cannot be read: ' .. head) end
-  local rec = load(id)
+  local rec = load(id, raw)
   if not rec then return 'GONE' end
   local refused = refusal(rec, fence)
   if refused then return refused end
   local recovered, died = by == 'recovered', by == 'died'
-  if recovered and (rec.lease > now or rec.version ~= tonumber(version)) then return 'STALE' end
+  if recovered and (tonumber(rec.lease) > now or rec.version ~= tonumber(version)) then return 'STALE' end
   if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
   if recovered then
@@ -123,20 +122,26 @@ local function settle_row(head, id, text, env)
 end
 
 local function settle_rows(at)           -- rows from ARGV[at] to the end; a reply for each
-  local replies, last = {}, #ARGV
+  local args, rows, kinds, ids = ARGV, {}, {}, {}
+  local last, n = #args, 0
   while at <= last do
-    local head = ARGV[at]
-    local kind = sub(head, 1, 1)
+    local kind = sub(args[at], 1, 1)
     local size = EXPECTED[kind]
     if not size or at + size - 1 > last then
-      error('settle row cannot be read: ' .. head)
+      error('settle row cannot be read: ' .. args[at])
     end
-    if kind == 'S' then
-      replies[#replies + 1] = settle_success(head, ARGV[at + 1], ARGV[at + 2])
-    else
-      replies[#replies + 1] = settle_row(head, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
-    end
+    n = n + 1
+    rows[n], kinds[n], ids[n] = at, kind, args[at + 1]
     at = at + size
+  end
+  local raws, replies = preload(ids), {}
+  for i = 1, n do
+    local row = rows[i]
+    if kinds[i] == 'S' then
+      replies[i] = settle_success(args[row], ids[i], raws[i], args[row + 2])
+    else
+      replies[i] = settle_row(args[row], ids[i], raws[i], args[row + 2], args[row + 3])
+    end
   end
   return replies
 end

@@ -28,7 +28,7 @@ local function transition(rec, to, reason, facts)
   local token = token_of(rec)
   rec.token = token
   if rec.begun then                      -- the line stands for claimed -> processing as well (D20)
-    from, facts = 'claimed', (facts or '') .. ' started=' .. rec.begun
+    from, facts = 'claimed', (facts or '') .. ' started=' .. text_of[-rec.begun]
     if rec.tried ~= rec.attempt then facts = facts .. ' tried=' .. text_of[rec.tried] end
     rec.begun = nil
   end

@@ -23,8 +23,8 @@ LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
 #: Stands before a script and refuses its write number {allowed} + 1.
 CUT = """\
 local writes, allowed = 0, {allowed}
-local reads = {{ GET = 1, HGET = 1, HMGET = 1, HGETALL = 1, XRANGE = 1, XPENDING = 1, ZRANGE = 1, ZSCORE = 1,
-  ZRANGEBYSCORE = 1, EXISTS = 1, TIME = 1 }}
+local reads = {{ GET = 1, MGET = 1, HGET = 1, HMGET = 1, HGETALL = 1, XRANGE = 1, XPENDING = 1, ZRANGE = 1,
+  ZSCORE = 1, ZRANGEBYSCORE = 1, EXISTS = 1, TIME = 1 }}
 local redis = setmetatable({{ call = function(command, ...)
   if not reads[command] then
     writes = writes + 1
