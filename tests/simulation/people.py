@@ -28,8 +28,8 @@ ACTS = {
     Act.DIE: 6,
 }
 #: How long, in seconds: mostly short, some beyond a lease, few beyond their time limit.
-LENGTHS = (0.0, 0.01, 0.3, 1.0, 4.0, 20.0, 50.0)
-OFTEN = (20, 25, 20, 15, 10, 8, 2)
+LENGTHS = (0.0, 0.01, 0.3, 1.0, 4.0, 12.0, 25.0, 50.0)
+OFTEN = (10, 15, 15, 15, 15, 15, 12, 3)
 
 
 class Producer:

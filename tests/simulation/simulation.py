@@ -24,7 +24,7 @@ from tests.simulation.workers import Worker
 
 LEASE = jobs.LEASE
 #: Seconds that a fault lasts, more or less.
-SPANS = (2.0, LEASE / 2, LEASE, 2 * LEASE, 3 * LEASE)
+SPANS = (2.0, LEASE / 2, LEASE, 1.5 * LEASE, 2 * LEASE, 3 * LEASE)
 #: Seconds of calm in which every job must have come to its end.
 CALM = 600.0
 #: Seconds between two looks whether all is over.
@@ -184,7 +184,7 @@ class Simulation:
     # --- what strikes them
 
     def _strike(self, blow: Blow) -> None:
-        worker = self._dice.choice(self._workers) if self._workers else None
+        worker = self._victim()
         host = worker.host if worker else None
         seconds = self._dice.choice(SPANS) * self._dice.uniform(0.5, 1.2)
         self.story.note(f"--- {blow} {seconds:.1f}", host)
@@ -204,6 +204,12 @@ class Simulation:
                 self.story.fault(FaultKind.HINTS, None, sweeps_after=LEASE / 6)
             case _ if worker is not None:
                 self._strike_worker(blow, worker, seconds)
+
+    def _victim(self) -> Worker | None:
+        """Who holds something, mostly: a fault that meets nothing shows nothing."""
+        busy = [worker for worker in self._workers if worker.pump.holdings.by_job]
+        among = busy if busy and self._dice.random() < 0.8 else self._workers
+        return self._dice.choice(among) if among else None
 
     def _strike_worker(self, blow: Blow, worker: Worker, seconds: float) -> None:
         host = worker.host
