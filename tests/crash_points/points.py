@@ -65,7 +65,6 @@ LATER = tuple(
         (Role.WORKER, "heartbeat", (2, 4)),
         (Role.WORKER, "promote", (3, 9)),
         (Role.WORKER, "recover", (7, 20, 40)),
-        (Role.WORKER, "settle", (2,)),
         (Role.WORKER, "xreadgroup", (2,)),
         (Role.CLIENT, "enqueue", (2, 3)),
         (Role.CLIENT, "watch", (2,)),

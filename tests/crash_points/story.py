@@ -223,6 +223,12 @@ def _play_client(story: Story) -> None:
 def _end_with(story: Story, worker: Any) -> None:
     """Wait for the end of all jobs, and of the worker."""
     wait_until(story.over, timeout=PATIENCE, what=f"{story.point}: all jobs are over")
+    number = next(life.number for life, process in story.lives if process is worker)
+    wait_until(
+        lambda: story.redis.exists(story.keys.worker(story.worker_name(number))),
+        timeout=PATIENCE,
+        what=f"{story.point}: the last worker is up, and hears signals",
+    )
     os.kill(worker.pid, signal.SIGTERM)
     worker.join(PATIENCE)
     assert worker.exitcode == 0, f"{story.point}: the last worker ended with {worker.exitcode}"
