@@ -126,8 +126,9 @@ class Simulation:
 
     @property
     def margin(self) -> float:
-        """Seconds beyond D6's bound that a recovery may take: calls that are lost delay the sweeps, too."""
-        return 2 * LEASE if self._climate.trouble else LEASE / 3
+        """Seconds beyond D6's bound that a recovery may take. It holds while somebody sweeps: where calls are
+        lost, those of sweeps are, and in the end is all that can be said."""
+        return CALM if self._climate.trouble else LEASE / 3
 
     # --- who is there
 
