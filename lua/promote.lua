@@ -1,7 +1,8 @@
 -- promote: due jobs -> ready; jobs past their deadline -> failed_terminal, or flagged where held (D9).
 --
--- Adds before it removes (R31). A due id that is not waiting is dropped from the schedule.
--- Replies  { promoted, expired, due time of the next in ms or '' }
+-- Adds before it removes (R31). A due id that is not waiting is dropped from the schedule. Stops early when
+-- it has moved much payload.
+-- Replies  { promoted, expired, due time of the next in ms or '', 1 if more is due now else 0 }
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local worker       = ARGV[2]             -- the keeper
@@ -14,15 +15,20 @@ local script, actor = 'promote', worker
 -- include: fragments/make_ready.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
+local MOST_BYTES = 524288                -- of envelopes in one call: to move 25 MB took 200 ms (R46)
 local promoted, expired, stale = 0, 0, {}
+local moved, more = 0, 0
 local upto = format('%d', now)
 
 local overdue = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', upto, 'LIMIT', 0, limit)
 local stale_deadlines = {}
 for i = 1, #overdue do
+  if moved >= MOST_BYTES then break end
   local rec = load(overdue[i])
   if rec and not rec.bad and WAITING[rec.status] then
-    fail(rec, 'expired', 'persistent', 'expired', '', '', 'own')
+    local env = envelope(rec) or ''
+    moved = moved + #env
+    fail(rec, 'expired', 'persistent', 'expired', '', env, 'own')
     expired = expired + 1
   else                                   -- one that cannot be read is buried where its envelope is
     if rec and not rec.bad and HELD[rec.status] and (rec.cx or '') == '' then put(rec, 'cx', 'expired') end
@@ -32,10 +38,12 @@ end
 
 local due = redis.call('ZRANGEBYSCORE', SCHEDULE, '-inf', upto, 'LIMIT', 0, limit)
 for i = 1, #due do
+  if moved >= MOST_BYTES then break end
   local rec = load(due[i])
   if rec and not rec.bad and WAITING[rec.status] and rec.en == '-' then
     local env = redis.call('HGET', BODY .. rec.id, 'env')
     if env then
+      moved = moved + #env
       make_ready(rec, env)
       rec.unschedule = true
       promoted = promoted + 1
@@ -54,5 +62,6 @@ if #overdue > 0 or #due > 0 then
   if #stale > 0 then redis.call('ZREM', SCHEDULE, unpack(stale)) end
   if #stale_deadlines > 0 then redis.call('ZREM', DEADLINES, unpack(stale_deadlines)) end
 end
+if moved >= MOST_BYTES or #overdue == tonumber(limit) or #due == tonumber(limit) then more = 1 end
 local nearest = redis.call('ZRANGE', SCHEDULE, 0, 0, 'WITHSCORES')[2]
-return { promoted, expired, nearest or '' }
+return { promoted, expired, nearest or '', more }

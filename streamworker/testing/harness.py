@@ -151,10 +151,10 @@ class Harness:
             self._draining = False
 
     def _promote(self) -> None:
-        promoted = expired = BATCH
-        while promoted >= BATCH or expired >= BATCH:
+        more = True
+        while more:
             call = scripts.promote(clock="", worker=WORKER, retention_ms=RETENTION_MS, limit=BATCH)
-            promoted, expired, _ = self._shard.run(call)
+            _, _, _, more = self._shard.run(call)
 
     def _move_to_next(self) -> bool:
         """Move the clock to the next time at which a job is due or expires; False when there is none."""

@@ -28,8 +28,8 @@ log = logging.getLogger("streamworker.worker")
 
 #: Seconds between two looks at the schedule.
 PROMOTE_EVERY = 0.1
-#: Due jobs that one call moves: 500 took up to 11 ms of Redis's time, and expiring them 28, as measured on
-#: the three servers; 100 take 2 and 6 (R32).
+#: Due jobs that one call moves at most: 500 took up to 11 ms of Redis's time, and expiring them 28, as
+#: measured on the three servers; 100 take 2 and 6 (R32).
 PROMOTE_COUNT = 100
 #: Entries that one sweep call looks at (R5).
 SWEEP_COUNT = 100
@@ -130,9 +130,9 @@ class Keeper:
             call = scripts.promote(
                 clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, limit=PROMOTE_COUNT
             )
-            promoted, expired, _ = await self._caller.run(call)
+            promoted, _, _, more = await self._caller.run(call)
             self.promoted += promoted
-            if promoted < PROMOTE_COUNT and expired < PROMOTE_COUNT:
+            if not more:
                 return
             if asyncio.get_running_loop().time() >= self._next_sweep:
                 return

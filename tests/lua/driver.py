@@ -234,7 +234,7 @@ class Shard(Reader):
 
     def promote(self, *, limit: int = 500) -> tuple[int, int, int | None]:
         """(promoted, expired, due time of the next)."""
-        promoted, expired, nearest = self.send(
+        promoted, expired, nearest, _ = self.send(
             scripts.promote(clock=self.clock, worker="keeper", retention_ms=RETENTION, limit=limit)
         )
         return promoted, expired, int(nearest) if nearest else None

@@ -10,7 +10,8 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from tests.lua.driver import LEASE, START, Shard, job
+from streamworker.store import scripts
+from tests.lua.driver import LEASE, RETENTION, START, Shard, job
 
 RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
@@ -60,6 +61,20 @@ def test_a_call_promotes_no_more_than_its_limit(shard: Shard) -> None:
     shard.elapse(10)
 
     assert [shard.promote(limit=2)[0] for _ in range(4)] == [2, 2, 1, 0]
+
+
+@pytest.mark.parametrize("late", [{"delay_ms": 100}, {"deadline_ms": 100}], ids=["due", "overdue"])
+def test_a_call_moves_little_payload_and_says_that_there_is_more(shard: Shard, late: dict[str, Any]) -> None:
+    """B56, R46: a hundred jobs of 256 kB in one call kept everybody waiting for 200 ms."""
+    large = b"x" * 262_144
+    shard.enqueue(*(job(f"j{n}", env=large, **late) for n in range(5)))
+    shard.elapse(100)
+    call = scripts.promote(clock=shard.clock, worker="keeper", retention_ms=RETENTION, limit=100)
+
+    replies = [shard.send(call) for _ in range(3)]
+
+    assert [promoted + expired for promoted, expired, _, _ in replies] == [2, 2, 1]
+    assert [more for *_, more in replies] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("stray", ["running", "ready", "done", "unknown"])

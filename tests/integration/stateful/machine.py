@@ -255,7 +255,7 @@ class Protocol(RuleBasedStateMachine):
 
     def promote(self, keeper: str, limit: int) -> None:
         call = scripts.promote(clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, limit=limit)
-        promoted, expired, nearest = self.run(call)
+        promoted, expired, nearest, _ = self.run(call)
         reply = (promoted, expired, int(nearest) if nearest else None)
         self.confirm(keeping.promote(self.model, limit), reply)
 
