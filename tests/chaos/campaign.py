@@ -39,6 +39,7 @@ class Account:
     tricks: Counter[str] = field(default_factory=Counter)
     failed_calls: int = 0
     cancelled: int = 0
+    replayed: int = 0
     seconds: float = 0.0
 
     @property
@@ -52,6 +53,7 @@ class Account:
             "tricks": dict(self.tricks),
             "enqueue_calls_failed": self.failed_calls,
             "cancelled": self.cancelled,
+            "replayed": self.replayed,
             "seconds": round(self.seconds, 1),
             "jobs_per_second": round(self.figures.jobs / self.seconds, 1) if self.seconds else 0.0,
             "problems": self.problems,
@@ -109,6 +111,7 @@ class Campaign:
         self.account.tricks.update(gremlins.done)
         self.account.failed_calls += traffic.failed_calls
         self.account.cancelled += traffic.cancelled
+        self.account.replayed += traffic.replayed
         run = self._bench.judge(OVER_SECONDS)
         self.account.figures.add(run.figures)
         self.account.violations += run.violations
@@ -147,6 +150,7 @@ def lines(account: Account) -> Sequence[str]:
         f"stale accepted     {figures.stale_accepted}",
         f"double outcomes    {figures.double_outcomes}",
         f"violations         {listed(told['violations'])}",
-        f"calls that failed  {account.failed_calls} of producers, {account.cancelled} jobs cancelled",
+        f"others             {account.cancelled} cancelled, {account.replayed} replayed",
+        f"calls that failed  {account.failed_calls} of producers",
         f"time               {account.seconds:.0f} s, {told['jobs_per_second']} jobs/s",
     ]

@@ -37,6 +37,7 @@ class Director:
             Blow.REFUSE: self._refuse,
             Blow.PARTITION: self._partition,
             Blow.SLOW: self._slow,
+            Blow.FULL: self._full,
         }
         self.dealt: Counter[Blow] = Counter()
         #: What went wrong with a worker that was asked to stop.
@@ -116,6 +117,10 @@ class Director:
         self._bench.delay(self._rng.uniform(0.05, 0.2))
         self._last(3.0)
         self._bench.restore()
+
+    def _full(self) -> None:
+        with self._bench.out_of_memory():
+            self._last(self._rng.uniform(0.5, 2.0))
 
     def _last(self, leases: float) -> None:
         """Let the fault last: its length is what it is."""

@@ -28,6 +28,7 @@ class Blow(StrEnum):
     REFUSE = "refuse"  # everybody is cut off and refused
     PARTITION = "partition"  # one worker does not reach Redis, for longer than the lease
     SLOW = "slow"  # each reply takes its time
+    FULL = "full"  # Redis is out of memory
 
 
 #: How many of each the full run deals out, and how many even the shortest does.
@@ -42,6 +43,7 @@ FULL_BLOWS: dict[Blow, tuple[int, int]] = {
     Blow.REFUSE: (6, 1),
     Blow.PARTITION: (6, 1),
     Blow.SLOW: (4, 1),
+    Blow.FULL: (4, 1),
 }
 
 

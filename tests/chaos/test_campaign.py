@@ -19,7 +19,7 @@ def test_a_small_run_over_every_kind_of_fault_is_clean() -> None:
     """The issue's promise, on one server in small: nothing lost, nothing recorded twice, nothing stale."""
     blows = (
         *(Blow.KILL, Blow.KILL_SERVER, Blow.PARTITION, Blow.KILL_KEEPER, Blow.BLACK_HOLE),
-        *(Blow.FREEZE, Blow.REFUSE, Blow.KILL_ALL, Blow.RESTART),
+        *(Blow.FREEZE, Blow.REFUSE, Blow.KILL_ALL, Blow.RESTART, Blow.FULL),
     )
     told: list[str] = []
     with Bench(lease=1.0, workers=3, concurrency=8, margin=3.0) as bench:

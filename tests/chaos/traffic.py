@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from streamworker import Client
+from streamworker import Client, settings
 from streamworker.core.errors import JobNotFound, StreamworkerError
+from streamworker.ops import dlq
 from streamworker.request import Options, Request
+from streamworker.store.queue import Queue
 from tests.chaos.bench import Bench
 
 #: Seconds between two batches.
 EVERY = 0.05
+#: Seconds between two replays of dead letters, and of how many.
+REPLAY_EVERY, REPLAYED = 5.0, 5
 #: Jobs of one batch at least, and at most: one script call, so that a call that fails is known as a whole.
 TRICKLE, MOST = 1, 500
 
@@ -76,8 +80,9 @@ class Traffic:
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._main, name="chaos-traffic", daemon=True)
         self._error: BaseException | None = None
-        #: Calls that failed, and jobs that were cancelled.
+        #: Calls that failed, dead letters that were replayed, jobs that were cancelled.
         self.failed_calls = 0
+        self.replayed = 0
         self.cancelled = 0
 
     def __enter__(self) -> Self:
@@ -114,6 +119,8 @@ class Traffic:
         bench, loop = self._bench, asyncio.get_running_loop()
         began = loop.time()
         late = 0.0  # seconds that were spent waiting for a fault, and are not made up for
+        replay_at = began + REPLAY_EVERY
+        known = settings.read(bench.app.name, redis_url=bench.front.url, namespace=bench.namespace)
         async with Client(bench.front.url, app=bench.app.name, namespace=bench.namespace) as client:
             while not self._stop.is_set():
                 made = self.made
@@ -123,7 +130,25 @@ class Traffic:
                 due = int((loop.time() - began - late) * self._rate)
                 wanted = min(due, self._allowed(), self._jobs, made + MOST) - made
                 await self._send(client, self._mix.draw(max(wanted, TRICKLE)))
+                if loop.time() >= replay_at:
+                    replay_at = loop.time() + REPLAY_EVERY
+                    await self._replay(Queue(known))
                 late = max(late, loop.time() - began - (made + MOST) / self._rate)
+
+    async def _replay(self, queue: Queue) -> None:
+        """As an operator does: some of the latest dead letters, if they are of this round."""
+        wanted = set()
+        try:
+            async for letter in dlq.letters(queue, newest_first=True):
+                if letter.job_id in self._bench.reader.over:
+                    wanted.add(letter.job_id)
+                if len(wanted) == REPLAYED or letter.job_id not in self._bench.reader.over:
+                    break
+            self.replayed += (await dlq.replay(queue, wanted, actor="chaos")).moved
+        except StreamworkerError:
+            self.failed_calls += 1
+        finally:
+            await queue.close()
 
     async def _send(self, client: Client, batch: Sequence[Request]) -> None:
         """By one of the ways there are."""
