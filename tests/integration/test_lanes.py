@@ -22,8 +22,8 @@ from tests.waiting import wait_until_async
 #: Jobs that stand in the other lane, and for how many seconds urgent ones come.
 JOBS = int(os.environ.get("LANES_JOBS", "2000"))
 SECONDS = float(os.environ.get("LANES_SECONDS", "2"))
-#: A short run has few samples on a machine that does other things as well, in seconds.
-SLACK = 0.05 if SECONDS < 10 else 0.0
+#: Seconds that the measure itself is off; more in a short run, beside whatever else the machine does.
+SLACK = 0.25 if SECONDS < 10 else 0.002
 #: Urgent jobs a second.
 PACE = 50
 SLOTS = 16
@@ -74,11 +74,11 @@ async def test_a_flood_in_one_lane_does_not_delay_another(app: App, observer: Ob
 
     @app.task
     async def pausing(ctx: Context) -> None:
-        await asyncio.sleep(0.02)  # a job's work: it waits for somebody
+        await asyncio.sleep(0.1)  # a job's work: it waits for somebody
 
     @app.task
     def blocking(ctx: Context) -> None:
-        time.sleep(0.02)  # a job's work: it blocks its thread
+        time.sleep(0.1)  # a job's work: it blocks its thread
 
     probe = Probe(app)
     async with serving(app, concurrency=SLOTS):
@@ -141,4 +141,5 @@ async def test_fresh_jobs_get_their_quarter_beside_overdue_retries(app: App, obs
         position = len(starts)
 
     assert starts.count("overdue") < JOBS, "the overdue ones were over, so nothing was shown"
-    assert position <= fresh * 4 + 2 * SLOTS, f"{fresh} fresh jobs took {position} starts"
+    # Two calls under way may begin at the same place of the turn, so it is a quarter but for a little.
+    assert position <= fresh * 4 * 1.02 + 2 * SLOTS, f"{fresh} fresh jobs took {position} starts"
