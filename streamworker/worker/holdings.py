@@ -80,8 +80,12 @@ class Holdings:
         """Claims whose handler has come to no outcome."""
         return [running for running in self.by_job.values() if running.outcome is None]
 
-    def unknown(self, pending: list[Entry]) -> list[Entry]:
-        """Of the entries that are pending for us, those that we have not heard of: they are offered (D5)."""
-        self._abandoned.intersection_update(pending)
+    def unknown(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Of entries that were delivered to us, those that we know nothing of: they are offered (D5)."""
         known = {running.place for running in self.by_job.values()} | self._abandoned
-        return [place for place in pending if place not in known]
+        return [place for place in entries if place not in known]
+
+    def unknown_pending(self, pending: list[Entry]) -> list[Entry]:
+        """The same of all that is pending for us, so that what is gone can be forgotten."""
+        self._abandoned.intersection_update(pending)
+        return self.unknown(pending)

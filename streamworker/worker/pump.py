@@ -116,8 +116,11 @@ class Pump:
         self.kick()
 
     def offer(self, entries: list[Entry]) -> None:
-        """Entries that the reader got: they are this consumer's, and claim decides what becomes of them."""
-        self._offers.extend(entries)
+        """Entries that the reader got: they are this consumer's, and claim decides what becomes of them.
+
+        A reader that hears late may name what we found pending, and run by now.
+        """
+        self._offers.extend(self.holdings.unknown(entries))
         self._planner.woken([lane for lane, _, _ in entries])
         self.kick()
 
@@ -225,7 +228,7 @@ class Pump:
 
     async def hand_back(self) -> None:
         """At the end: what was delivered and does not run goes back to ready, uncharged (R18)."""
-        self._offers = self.holdings.unknown(await self.session.pending())
+        self._offers = self.holdings.unknown_pending(await self.session.pending())
         while self._offers or self._flights:
             await self._change()
 
@@ -433,7 +436,7 @@ class Pump:
                 await asyncio.sleep(backoff(self._failures))
             try:
                 await self.session.renew()
-                self._offers = self.holdings.unknown(await self.session.pending())
+                self._offers = self.holdings.unknown_pending(await self.session.pending())
                 break
             except StreamworkerError as error:
                 log.warning("no session with Redis yet: %s", error)
