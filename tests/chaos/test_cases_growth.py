@@ -282,3 +282,25 @@ async def test_twenty_thousand_are_enqueued_moved_expired_replayed_and_discarded
     cancelled = await asyncio.gather(*(app.queue().cancel(each, actor="me") for each in ids))
     assert cancelled == ["OK"] * count
     assert observer.leftovers() == []
+
+
+async def test_large_dead_letters_are_replayed_and_discarded_in_short_calls(
+    app: App, observer: Observer
+) -> None:
+    """B56, B81: payload is bounded as well as ids: no call moves more than half a megabyte and one letter."""
+
+    @app.task
+    async def work(ctx: Context, payload: str) -> None: ...
+
+    count, large = 12, "x" * 200_000
+    await app.enqueue_many(work.options(deadline="1ms").call(large) for _ in range(count))
+    keep = Keeper(app, "w1")
+    while observer.redis.zcard(observer.keys.deadlines):
+        await keep.promote()
+    await keep.close()
+
+    replayed = await dlq.replay(app.queue(), dlq.Filters(task="work"), actor="me")
+    assert (replayed.eligible, replayed.moved) == (count, count)
+    calls = [fields for _, fields in observer.redis.xrange(observer.keys.events) if fields[b"s"] == b"replay"]
+    assert [len(fields[b"e"].splitlines()) for fields in calls] == [2] * (count // 2)
+    assert observer.redis.xlen(observer.keys.dlq) == 0
