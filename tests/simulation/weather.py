@@ -27,15 +27,15 @@ class Blow(StrEnum):
 
 #: How often of a hundred.
 OFTEN = {
-    Blow.KILL: 26,
-    Blow.FREEZE: 18,
-    Blow.LEAVE: 12,
-    Blow.CUT_OFF: 10,
-    Blow.OUTAGE: 6,
+    Blow.KILL: 18,
+    Blow.FREEZE: 28,
+    Blow.LEAVE: 8,
+    Blow.CUT_OFF: 16,
+    Blow.OUTAGE: 5,
     Blow.CLOCK_ON: 5,
-    Blow.CLOCK_BACK: 5,
+    Blow.CLOCK_BACK: 4,
     Blow.FLUSH: 4,
-    Blow.HINTS: 8,
+    Blow.HINTS: 6,
     Blow.GROUP: 6,
 }
 #: What becomes of a call that is not simply answered.
@@ -60,11 +60,11 @@ class Climate:
         """Some are calm, some are rough in one way, some in all."""
         return cls(
             seconds=dice.uniform(30, 90),
-            workers=dice.choice((1, 2, 2, 3)),
+            workers=dice.choice((2, 2, 3)),
             slots=dice.choice((1, 2, 3, 5)),
-            jobs=dice.choice((3, 6, 10, 16)),
+            jobs=dice.choice((4, 8, 14, 20)),
             trouble=dice.choice((0.0, 0.01, 0.03, 0.10)),
-            pause=dice.choice((6.0, 12.0, 25.0, 1000.0)),
+            pause=dice.choice((5.0, 8.0, 15.0, 60.0)),
         )
 
 
