@@ -11,8 +11,11 @@ from streamworker.core.errors import ConnectionLost, OutcomeUnknown
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.scripts import Call
 
-#: Answers of a server that is starting, failing over or busy: the call was not executed (R42).
-PASSING = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE")
+#: Answers of a server that is no primary (any more): whoever the address leads to now is to be asked (R42).
+MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN")
+#: Those, and the answers of one that is busy or may not write now, for want of replicas or disk: the call was
+#: not executed, and may be later on.
+PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS", "MISCONF")
 #: Seconds of the first and of the longest pause between two attempts to connect.
 BACKOFF_FIRST, BACKOFF_LAST = 0.05, 1.0
 
@@ -22,6 +25,11 @@ def passes(error: Exception) -> bool:
     return isinstance(error, ConnectionLost) or (
         isinstance(error, ReplyError) and str(error).startswith(PASSING)
     )
+
+
+def moved(error: Exception) -> bool:
+    """Whether the connection leads to the wrong server: another one has to be made."""
+    return isinstance(error, ReplyError) and str(error).startswith(MOVED)
 
 
 def backoff(attempt: int) -> float:
@@ -88,6 +96,8 @@ class Caller:
             try:
                 return await send(await self.ready())
             except (ConnectionLost, ReplyError) as error:
+                if moved(error):
+                    self.link.abort()
                 attempt += 1
                 pause = backoff(attempt)
                 if not passes(error) or loop.time() + pause > until:

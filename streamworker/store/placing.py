@@ -9,6 +9,7 @@ from typing import TypeVar
 from streamworker.core.errors import EnqueueRejected
 from streamworker.core.states import Disposition
 from streamworker.store import scripts
+from streamworker.store.caller import passes
 from streamworker.store.connection import Argument, ReplyError
 from streamworker.store.scripts import BATCH, NewJob
 
@@ -61,7 +62,9 @@ def enqueue_call(jobs: Iterable[NewJob]) -> scripts.Call:
 
 
 def refusal(error: Exception) -> Exception:
-    """The error as a producer knows it: EnqueueRejected when Redis is out of memory."""
+    """The error as a producer knows it: EnqueueRejected when Redis is out of memory, or takes no writes."""
     if isinstance(error, ReplyError) and str(error).startswith("OOM"):
         return EnqueueRejected("Redis is out of memory (maxmemory)")
+    if isinstance(error, ReplyError) and passes(error):
+        return EnqueueRejected(f"Redis takes no jobs now ({str(error).partition(' ')[0]})")
     return error

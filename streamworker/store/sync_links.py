@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, OutcomeUnknown
-from streamworker.store.caller import backoff, passes
+from streamworker.store.caller import backoff, moved, passes
 from streamworker.store.connection import Argument, ReplyError, SyncLink
 from streamworker.store.scripts import Call
 
@@ -36,7 +36,7 @@ class LinkPool:
         """A connected link for this block. Raises ConnectionLost or ServerUnsuitable before the block.
 
         A link whose call was broken off by any exception is thrown away: a reply that comes late would be
-        taken for that of the next call. An error reply leaves it usable.
+        taken for that of the next call. An error reply leaves it usable, unless it is the wrong server's.
         """
         if self._free is not None:
             self._free.acquire()
@@ -44,8 +44,12 @@ class LinkPool:
             link = self._take()
             try:
                 yield link
-            except ReplyError:
-                self._put(link)
+            except ReplyError as error:
+                if moved(error):
+                    link.close()
+                    self._drop_idle()
+                else:
+                    self._put(link)
                 raise
             except BaseException as error:
                 link.close()

@@ -101,6 +101,7 @@ class Heartbeat:
                 self._beat()
                 failures, pause = 0, self._interval
             except StreamworkerError as error:
+                self._link.close()  # a server that is no primary any more answers too (R42)
                 failures += 1
                 pause = min(self._interval, backoff(failures))
                 if failures == 1:
