@@ -59,7 +59,7 @@ class Climate:
     def of(cls, dice: random.Random) -> Climate:
         """Some are calm, some are rough in one way, some in all."""
         return cls(
-            seconds=dice.uniform(30, 90),
+            seconds=dice.uniform(25, 70),
             workers=dice.choice((2, 2, 3)),
             slots=dice.choice((1, 2, 3, 5)),
             jobs=dice.choice((4, 8, 14, 20)),
