@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamworker.core.errors import ServerUnsuitable
+from streamworker.core.errors import ConnectionLost, ServerUnsuitable
+from streamworker.store.caller import passes
 from streamworker.store.connection import Link, ReplyError, redact
 from streamworker.store.keys import Keys
 
@@ -69,6 +70,8 @@ async def _check_lua(link: Link, where: str) -> None:
     try:
         answer = await link.call("EVAL", "return 1", 0)
     except ReplyError as error:
+        if passes(error):
+            raise ConnectionLost(f"{where} is not ready: {error}") from None
         answer = error
     if answer != 1:
         raise ServerUnsuitable(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamworker import App, Context, EnqueueRejected, Retry, SyncClient
+from streamworker import App, ConnectionLost, Context, EnqueueRejected, Retry, SyncClient
+from streamworker.store.connection import Argument, Link, ReplyError
+from streamworker.store.server import check_server
 from tests.chaos.conftest import LEASE, OwnServer
 from tests.integration.history import Journal, Observer, judge
 from tests.integration.serving import serving
@@ -121,3 +124,15 @@ async def test_a_primary_that_may_not_write_for_want_of_replicas_is_waited_for(
 def redis_now(observer: Observer) -> float:
     seconds, micros = observer.redis.time()
     return float(seconds + micros / 1e6)
+
+
+@pytest.mark.parametrize("word", ["LOADING", "MASTERDOWN", "BUSY", "CLUSTERDOWN"])
+async def test_a_server_that_is_not_ready_yet_is_no_server_without_lua(word: str) -> None:
+    """B65, R42: a worker that starts while Redis still loads its data hears just that."""
+
+    class Loading(Link):
+        async def call(self, *arguments: Argument) -> Any:
+            raise ReplyError(f"{word} Redis is not ready")
+
+    with pytest.raises(ConnectionLost, match=word):
+        await check_server(Loading("redis://127.0.0.1:1/0"))

@@ -174,6 +174,25 @@ async def test_finished_jobs_leave_no_entry_and_no_payload(
             assert observer.redis.keys(observer.keys.body("*")) == []
 
 
+async def test_the_log_keeps_its_bound_however_fast_it_grows(
+    app: App, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B16: between two looks more entries came than Redis trims in one call."""
+    bound = 500_000
+    monkeypatch.setattr(keeper, "EVENTS_BYTES", bound)
+    pipeline = observer.redis.pipeline(transaction=False)
+    for number in range(25_000):
+        pipeline.xadd(observer.keys.events, {"n": number, "e": "x" * 50})
+    pipeline.execute()
+    assert observer.redis.memory_usage(observer.keys.events) > 3 * bound
+
+    one = Keeper(app, "w1")
+    await one.tick()
+    await one.close()
+
+    assert 0.7 * bound < observer.redis.memory_usage(observer.keys.events) <= bound
+
+
 def test_a_straggler_pins_one_node_until_it_ends(shard: Shard) -> None:
     """B17: of 100 jobs 99 end: the rest keeps a node of the stream each, as the docs say, and no more."""
     (claims,) = hold_claims(shard, 1, 2_000 * SCALE).values()
