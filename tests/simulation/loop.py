@@ -178,8 +178,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return Step(self, host, callback, args, copy_context() if context is None else context)
 
 
-def _task(loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None) -> asyncio.Task[Any]:
-    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+    context = options.get("context")
     host = HOST.get() if context is None else context.get(HOST)
     if host is not None:
         host.tasks.add(task)

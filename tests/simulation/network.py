@@ -20,6 +20,8 @@ from tests.simulation.redis import RealRedis
 
 #: Seconds of one way through the network.
 FAST, SLOW = 0.0003, 0.003
+#: Seconds between two calls on one link at least: at equal times a loop keeps no order.
+NEXT = 0.000001
 #: Calls after which a blocked read is tried again at once. What others add, such as a sweep, is found by the
 #: next read, a second later at most.
 ADDERS = frozenset({"enqueue", "exchange", "settle", "promote", "replay", "cancel"})
@@ -198,17 +200,18 @@ class Network:
         script = self.redis.named(arguments)
         name = str(arguments[0]).lower() if script is None else script.name
         fate = Fate.ANSWERED if link.cut else self._fate(name)
-        arrives = link.arrived = max(link.arrived, now + self.way())
+        arrives = link.arrived = max(link.arrived + NEXT, now + self.way())
         if fate is not Fate.ANSWERED:
             self.note(f"{name} {fate}", link.host)
+        late = self.dice.expovariate(1 / 10) if fate is Fate.LATE else 0.0
         if fate in (Fate.UNSENT, Fate.UNHEARD, Fate.LATE):
-            self._later(arrives + self.dice.uniform(0, link.timeout), self._break, link, link.life)
+            longest = min(link.timeout, late or link.timeout)
+            self._later(arrives + self.dice.uniform(0, longest), self._break, link, link.life)
             self.struck(link.host)
         if fate is Fate.UNSENT or link.cut:
             link.cut = True
             return
-        if fate is Fate.LATE:  # and so is all that follows on this link
-            arrives = link.arrived = arrives + self.dice.expovariate(1 / 10)
+        arrives = link.arrived = arrives + late  # and so is all that follows on this link
         heard = fate is not Fate.UNHEARD
         if fate is Fate.TWICE:
             self.struck(link.host)
@@ -276,7 +279,7 @@ class Network:
         self, link: SimLink, life: int, future: asyncio.Future[Any], reply: Any, delay: float
     ) -> None:
         if life == link.life:
-            when = link.answered = max(link.answered, self.loop.time() + delay)
+            when = link.answered = max(link.answered + NEXT, self.loop.time() + delay)
             self._later(when, self._deliver, link, life, future, reply)
 
     def _deliver(self, link: SimLink, life: int, future: asyncio.Future[Any], reply: Any) -> None:
