@@ -3,7 +3,6 @@
 -- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
 local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
-local NEW = 'queued 0 0 0 1 0 0 0'       -- the state token of a new job
 local seen_ids, seen_keys, accepted = {}, {}, {}
 
 local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
@@ -81,7 +80,16 @@ local function write_record(row, entry)
   if (row.key or '') ~= '' then
     redis.call('SET', KEY .. row.key, row.id .. ' ' .. row.fingerprint .. ' open')
   end
-  redis.call('SET', JOB .. row.id, NEW .. ' ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+  redis.call('SET', JOB .. row.id, 'queued ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+end
+
+local function new_line(row, before)     -- task and lane stand once for all that follow with the same
+  if before and row.task == before.task and row.lane == before.lane and (row.tenant or '') == '' and not row.due then
+    return row.id .. ' +'
+  end
+  return row.id .. ' + ' .. row.task .. ' ' .. row.lane
+    .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
+    .. (row.due and ' due=' .. row.due or '')
 end
 
 local function write_accepted()
@@ -89,8 +97,6 @@ local function write_accepted()
     local row = accepted[i]
     write_record(row, write_place(row))
     bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
-    lines[#lines + 1] = row.id .. ' + ' .. row.task .. ' ' .. row.lane
-      .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
-      .. (row.due and ' due=' .. row.due or '')
+    lines[#lines + 1] = new_line(row, accepted[i - 1])
   end
 end

@@ -2,16 +2,18 @@
 -- reads many at once.
 --
 -- `job:<id>` is a string of lines. The first has twelve words: the state token (status attempt starts
--- strikes version epoch fence lease_until), the entry (kind:id, or '-'), lane, task, enqueued_at. Each
--- other line is `name=value` with a name of two letters (docs/reference/record.md), only when set. One
--- GET and one SET a job: a hash cost more than twice the instructions (docs/decisions/0009).
+-- strikes version epoch fence lease_until), the entry (kind:id, or '-'), lane, task, enqueued_at; the
+-- record of a job that never moved leaves the seven numbers out. Each other line is `name=value` with a
+-- name of two letters (docs/reference/record.md), only when set. One GET and one SET a job: a hash cost more
+-- than twice the instructions (docs/decisions/0009).
 -- A record that cannot be read comes back with `bad = true`.
 
 -- Each with the depth counter of its jobs; those that wait without an entry are `scheduled:`.
 local HELD = { claimed = 'in_flight:', processing = 'in_flight:' }
 local WAITING = { queued = 'queued:', retry_scheduled = 'queued:' }
 local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
-local COUNTERS = '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
+local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)(.*)$'
+local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
   'ut', 'dq' }
@@ -68,7 +70,11 @@ local function load(id, raw)             -- nil: not read yet; false: there is n
     records[id] = false
     return false
   end
-  local counted, fence, lease, en, la, ta, at, more = match(raw, FIRST_LINE)
+  local counted, fence, lease = NEW, '0', '0'
+  local en, la, ta, at, more = match(raw, NEW_LINE)
+  if not en then
+    counted, fence, lease, en, la, ta, at, more = match(raw, FIRST_LINE)
+  end
   if counted then
     local numbers = counters_of(counted)
     local status = numbers[1]

@@ -134,6 +134,8 @@ class Candidate:
         )
 
 
+#: The numbers of the state token that the first line of a job that never moved leaves out.
+_NEW = ("0", "0", "0", "1", "0", "0", "0")
 #: The words of a record's first line after the state token, as fields.
 _PLACE = ("en", "la", "ta", "at")
 
@@ -142,9 +144,9 @@ _PLACE = ("en", "la", "ta", "at")
 class Record:
     """The job's record as Redis holds it: twelve words, then a line `name=value` for each field that is set.
 
-    `fields` has those and, under names of their own, the words after the state token: `en` the entry as
-    `kind:id`, `la` the lane, `ta` the task, `at` the time of enqueue. Times are ms since the epoch, by
-    Redis's clock.
+    The first line of a job that never moved has five. `fields` has the other lines and, under names of their
+    own, the words after the state token: `en` the entry as `kind:id`, `la` the lane, `ta` the task, `at` the
+    time of enqueue. Times are ms since the epoch, by Redis's clock.
     """
 
     job_id: str
@@ -163,6 +165,8 @@ class Record:
         """Raises ValueError when the first line cannot be read."""
         first, *rest = raw.decode("utf-8", "replace").split("\n")
         words = first.split(" ")
+        if len(words) == 5 and words[0] == Status.QUEUED:
+            words[1:1] = _NEW
         if len(words) != 12:
             raise ValueError(f"the record of job {job_id} cannot be read: {first[:200]!r}")
         attempt, starts, strikes, version, epoch, fence, lease_until = (int(word) for word in words[1:8])

@@ -37,7 +37,13 @@ def decode(fields: Mapping[bytes, bytes]) -> Iterator[Transition]:
     at = int(fields[b"t"])
     worker = fields.get(b"w", b"-").decode()
     script = fields.get(b"s", b"").decode()
+    new = ""
     for number, line in enumerate(fields.get(b"e", b"").decode().split("\n"), 1):
+        _, plus, enqueued = line.partition(" + ")
+        if plus:
+            new = " ".join(enqueued.split(" ", 2)[:2])  # task and lane, also of those that name none
+        elif line.endswith(" +"):
+            line = f"{line} {new}"
         if line:
             yield from _line(number, line, at, None if worker == "-" else worker, script)
 

@@ -9,6 +9,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.store.events import decode, pairs
 from tests.lua.driver import START, Shard, job
 
 KEYED: dict[str, Any] = {"key_id": "add::k", "fingerprint": "same"}
@@ -51,13 +52,37 @@ def test_options_are_kept_in_the_record(shard: Shard) -> None:
     assert shard.look().strings["key:add::k"] == b"j same open"
 
 
-def test_a_plain_record_is_one_line_of_twelve_words(shard: Shard) -> None:
+def test_a_plain_record_is_one_line_of_five_words(shard: Shard) -> None:
     shard.put("j")
 
     raw = shard.redis("GET", shard.keys.job("j"))
 
     entry = shard.record("j").fields["en"]
-    assert raw.decode() == f"queued 0 0 0 1 0 0 0 {entry} normal add {START}"
+    assert raw.decode() == f"queued {entry} normal add {START}"
+
+
+def test_new_jobs_of_one_call_are_told_apart_in_the_log(shard: Shard) -> None:
+    """Task and lane stand once for those that follow with the same."""
+    rows = [
+        job("a"),
+        job("b"),
+        job("c", task="pack"),
+        job("d", task="pack", lane="other"),
+        job("e", task="pack", lane="other", tenant="t"),
+        job("f", task="pack", lane="other", delay_ms=900),
+        job("g", task="pack", lane="other"),
+    ]
+
+    shard.enqueue(*rows)
+
+    (fields,) = (pairs(entry[1]) for entry in shard.redis("XRANGE", shard.keys.events, "-", "+"))
+    assert fields[b"e"].split(b"\n")[1] == b"b +"
+    assert [(move.job_id, dict(move.facts)) for move in decode(fields)] == [
+        (one.job_id, {"task": one.task, "lane": one.lane, **more})
+        for one, more in zip(
+            rows, [{}, {}, {}, {}, {"tenant": "t"}, {"due": str(START + 900)}, {}], strict=True
+        )
+    ]
 
 
 @pytest.mark.parametrize("options", [{}, KEYED], ids=["no key", "key"])

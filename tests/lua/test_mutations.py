@@ -264,6 +264,16 @@ MUTATIONS = [
              test_repair.test_repair_leaves_alone_what_is_in_its_place),
     Mutation("repair.lua", "    and not redis.call('ZSCORE', SCHEDULE, rec.id) then", "    then",
              test_repair.test_repair_leaves_alone_what_is_in_its_place),
+    # --- the log
+    Mutation(ENQUEUE, "row.task == before.task and ", "",
+             test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
+    Mutation(ENQUEUE, "row.lane == before.lane and ", "",
+             test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
+    Mutation(ENQUEUE, " and (row.tenant or '') == '' and not row.due then", " and not row.due then",
+             test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
+    Mutation(ENQUEUE, "and (row.tenant or '') == '' and not row.due then",
+             "and (row.tenant or '') == '' then",
+             test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
     # --- the schedule
     Mutation("promote.lua", " and WAITING[rec.status] and rec.en == '-' then",
              " and WAITING[rec.status] then",
