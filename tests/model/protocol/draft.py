@@ -147,11 +147,12 @@ class Draft:
             if record is not None and record.entry > 0:
                 self.records[job] = record._replace(entry=new.get(record.entry, GONE_ENTRY))
         for number, worker in enumerate(self.workers):
-            if worker.offers or worker.reading or worker.answers or any(worker.claims):
+            if worker.offers or worker.reading or worker.abandoned or worker.answers or any(worker.claims):
                 self.workers[number] = worker._replace(
                     claims=tuple(claim and _renamed(claim, new) for claim in worker.claims),
                     offers=_known(worker.offers, new),
                     reading=_known(worker.reading, new),
+                    abandoned=_known(worker.abandoned, new),
                     answers=tuple(
                         answer._replace(
                             claims=tuple((job, _renamed(claim, new)) for job, claim in answer.claims)

@@ -54,8 +54,11 @@ class Exploration:
         #: Where a run without faults goes on: the key, or OVER.
         self._calm: list[int | None] = []
         self._count = 0
+        self._only = ""
 
-    def run(self, limit: int | None = None) -> Result:
+    def run(self, limit: int | None = None, *, only: str = "") -> Result:
+        """`only`: look for what has this in it; other wrong states are not followed."""
+        self._only = only
         began = told = time.monotonic()
         start = self.config.start()
         self._add(start, -1)
@@ -74,7 +77,7 @@ class Exploration:
                     self._tell(f"{len(self._numbers):,} states, depth {depth}, {rate:,.0f} steps/s")
             front, depth = following, depth + 1
             self._keys.forget()
-        if violation is None:
+        if violation is None and not only:
             violation = self._stuck()
         return Result(len(self._numbers), self._count, depth, time.monotonic() - began, not front, violation)
 
@@ -99,10 +102,12 @@ class Exploration:
                 what = wrong(after, self.config)
                 following.append(after)
             if what is not None:
-                return Violation(what, [*self._trace(number), label], after)
+                if self._only in what:
+                    return Violation(what, [*self._trace(number), label], after)
+                continue
             if is_calm and not found:
                 calm, found = self._keys.of(after), True
-        if not found and not over(state):
+        if not found and not over(state) and not self._only:
             what = "this is where a run without faults stops, and not all is over"
             return Violation(what, self._trace(number), state)
         self._calm.append(calm)

@@ -8,6 +8,7 @@ from itertools import combinations_with_replacement
 
 from tests.model.protocol.state import (
     ACCEPTED,
+    DUPLICATE,
     FAIL,
     LIVE,
     NONE,
@@ -61,26 +62,34 @@ class Config:
     keyed: bool = False  # both jobs have the same idempotency key
     deadline: bool = False  # job 0 has a deadline
     killer: bool = False  # the handler of job 0 kills the process that runs it
+    alone: bool = False  # there is no job 1
 
     @property
     def alike(self) -> bool:
         """Whether the jobs may change their names."""
-        return not (self.deadline or self.killer)
+        return not (self.deadline or self.killer or self.alone)
+
+    @property
+    def only_the_killer_strikes(self) -> bool:
+        """Whether nothing but the handler of job 0 can cost a strike."""
+        others = (Fault.CRASH, Fault.PAUSE, Fault.GROUP, Fault.REFUSAL)
+        return self.killer and not any(self.faults[fault] for fault in others)
 
     def start(self) -> State:
-        jobs, workers = range(2), range(2)
+        jobs = workers = range(2)
+        queued = () if self.producing else jobs[:1] if self.alone else jobs
         return State(
-            records=tuple(None if self.producing else Record(QUEUED, entry=job + 1) for job in jobs),
+            records=tuple(Record(QUEUED, entry=job + 1) if job in queued else None for job in jobs),
             asides=tuple(
                 Aside(
                     keyed=self.keyed,
-                    told=UNKNOWN if self.producing else ACCEPTED,
+                    told=ACCEPTED if job in queued else DUPLICATE if self.alone and job else UNKNOWN,
                     deadline=LIVE if self.deadline and job == 0 else NONE,
                     listed=self.deadline and job == 0,
                 )
                 for job in jobs
             ),
-            entries=() if self.producing else tuple(Entry(job, READY, UNDELIVERED) for job in jobs),
+            entries=tuple(Entry(job, READY, UNDELIVERED) for job in queued),
             workers=tuple(Worker(claims=(None,) * len(jobs)) for _ in workers),
             late=(),
             candidates=(None,) * len(jobs),
@@ -90,8 +99,10 @@ class Config:
         )
 
 
+#: The faults that come in threes.
+FREQUENT = ("loss", "crash", "pause", "group", "outage", "read")
 #: What a configuration can have beside faults.
-TRAITS = ("keyed", "killer", "fails", "one-slot", "two-calls")
+TRAITS = ("keyed", "killer", "fails", "one-job", "one-slot", "two-calls")
 
 
 def config_of(name: str, outcomes: tuple[str, ...] = ()) -> Config:
@@ -120,14 +131,14 @@ def config_of(name: str, outcomes: tuple[str, ...] = ()) -> Config:
         keyed=keyed,
         deadline=budgets[Fault.DEADLINE] > 0,
         killer="killer" in words,
+        alone="one-job" in words,
     )
 
 
 def catalogue() -> list[str]:
-    """Each fault alone and with each other one, twice the same included; and some with a trait."""
+    """Each fault alone, each trait, all pairs of faults, faults with a trait, and triples for one job."""
     faults = [fault.name.lower() for fault in Fault]
     pairs = [f"{one}+{other}" for one, other in combinations_with_replacement(faults, 2)]
-    traits = [
-        f"{trait}+{fault}" for trait in TRAITS for fault in faults if trait != "two-calls" or fault == "loss"
-    ]
-    return [*faults, *TRAITS, *traits, *pairs]
+    traits = [f"{trait}+{fault}" for trait in TRAITS for fault in faults]
+    triples = [f"one-job+{'+'.join(three)}" for three in combinations_with_replacement(FREQUENT, 3)]
+    return [*faults, *TRAITS, *pairs, *traits, *triples]

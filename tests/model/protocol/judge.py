@@ -35,7 +35,7 @@ def wrong(state: State, config: Config) -> str | None:
     ):
         return "both jobs are open, and they have the same key"
     innocent = state.records[1]
-    if config.killer and innocent is not None and innocent.strikes > 1:
+    if config.only_the_killer_strikes and innocent is not None and innocent.strikes > 1:
         return "job 1 was struck twice, and it was job 0 that killed"
     return None
 

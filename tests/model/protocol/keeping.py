@@ -51,13 +51,16 @@ def rounds(world: World, state: State) -> Iterator[Step]:
             draft = Draft(state)
             draft.set_record(job, lease=OUT)
             yield Step(("the lease runs out of", job), draft, calm=True)
-        if world.rules.repair and _is_nowhere(state, job, record, holding):
+        if world.rules.repair and _to_repair(state, job, record, holding):
             yield from script(world, state, ("repairs", job), verbs.repair, job)
     if not holding:
         yield from _sweeps(world, state)
 
 
-def _is_nowhere(state: State, job: int, record: Record, holding: bool) -> bool:
+def _to_repair(state: State, job: int, record: Record, holding: bool) -> bool:
+    """Whether the job is nowhere, or is over and has left its key open."""
+    if record.status in TERMINAL:
+        return state.key == (job, True)
     if record.entry > 0 or state.asides[job].scheduled:
         return False
     if record.status in HELD:

@@ -78,9 +78,12 @@ def _reads(state: State, number: int) -> Iterator[Step]:
 def _refusals(state: State, number: int) -> Iterator[Step]:
     for job, claim in enumerate(state.workers[number].claims):
         record = state.records[job]
-        if claim is not None and record is not None and record.fence == claim.fence:
+        if claim is not None and record is not None and record.fence == claim.fence and claim.entry > 0:
             draft = Draft(state)
+            draft.cut(number)
             draft.set_claim(number, job, None)
+            abandoned = (*draft.workers[number].abandoned, claim.entry)
+            draft.set_worker(number, abandoned=tuple(sorted(abandoned)))
             draft.set_record(job, lease=SLOW)
             yield mishap(draft, Fault.REFUSAL, "cannot settle, and leaves to recovery, job", number, job)
 

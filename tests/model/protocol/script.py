@@ -136,6 +136,15 @@ class Script:
     def set_key(self, key: tuple[int, bool] | None) -> None:
         self._effects.append((self._write_key, (key,)))
 
+    def give_up_key(self, job: int, final: str) -> None:
+        """A success keeps the key for its window, anything else frees it (D11)."""
+        if final == SUCCEEDED:
+            self.set_key((job, False))
+        elif self.rules.key_after:
+            self._clean.append((self._write_key, (None,)))
+        else:
+            self.set_key(None)
+
     def close_claim(self, job: int, outcome: str, by: str) -> None:
         record = self.record(job)
         if record.fence:
@@ -155,7 +164,7 @@ class Script:
         self.move(job, to)
         self.close_claim(job, outcome, by)
         if self.draft.key is not None and self.draft.key[0] == job:
-            self.set_key((job, False) if to == SUCCEEDED else None)
+            self.give_up_key(job, to)
         aside = self.draft.asides[job]
         if aside.listed:
             self.unlist(job)
@@ -297,6 +306,8 @@ class Script:
             return self._hand_back(job, record)
         if record.status == PROCESSING:
             self.draft.blame(f"the handler of job {job} has begun, and it is given again as if it had not")
+        if room.abandoned(entry):
+            self.draft.blame(f"job {job} was left to recovery, and is given again for nothing")
         if room.holds(job, record.fence):
             self.draft.blame(f"worker {room.worker} holds job {job} and was given it again")
         return self._grant(job, entry, room)
@@ -372,14 +383,12 @@ class Script:
 class Room:
     """The slots that one claim call may fill, and what it filled them with."""
 
-    def __init__(
-        self, worker: int, session: int, limit: int, apart: bool, held: dict[int, int] | None = None
-    ) -> None:
+    def __init__(self, draft: Draft, worker: int, session: int, limit: int, apart: bool) -> None:
         self.worker = worker
         self.session = session
         self.claims: list[tuple[int, Claim]] = []
         self._left = {READY: limit, QUARANTINE: int(apart)}
-        self._held = held or {}
+        self._knows = None if worker == DEAD else draft.workers[worker]
 
     def fits(self, kind: str) -> bool:
         return self._left[kind] > 0
@@ -388,6 +397,13 @@ class Room:
         self._left[QUARANTINE if claim.apart else READY] -= 1
         self.claims.append((job, claim))
 
+    # --- for the judge: what the worker knows
+
     def holds(self, job: int, fence: int) -> bool:
-        """For the judge: whether the worker knows of this claim."""
-        return self._held.get(job) == fence
+        if any(one == job for one, _ in self.claims):
+            return True
+        claim = None if self._knows is None else self._knows.claims[job]
+        return claim is not None and claim.fence == fence
+
+    def abandoned(self, entry: int) -> bool:
+        return self._knows is not None and entry in self._knows.abandoned

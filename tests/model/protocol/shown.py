@@ -29,16 +29,18 @@ SHOWN = {
     "event_first": _shown("error", "the log does not show it"),
     "record_after": _shown("error", "is lost: retry_scheduled", RETRY),
     "entry_last": _shown("error", "its entry is gone before its time"),
+    "key_after": _shown("keyed+error", "both jobs are open, and they have the same key", FAIL),
     "add_first": _shown("error", "is lost: retry_scheduled", RETRY),
     "fence_grows": _shown("pause+counter", "holds job 0, and worker"),
     "session": _shown("loss", "was recovered from worker 0, which lives"),
     "session_kept": _shown("loss+expiry", "was recovered from worker 0, which lives"),
-    "older_session": _shown("read+loss", "holds job 1 and was given it again"),
+    "older_session": _shown("one-job+read+loss", "holds job 0 and was given it again"),
+    "read_unheld": _shown("one-job+read+loss+loss", "holds job 0 and was given it again"),
     "offered_only": _shown("group+loss", "holds job 0 and was given it again"),
     "offer_unheld": _shown("loss", "holds job 0 and was given it again"),
+    "abandon": _shown("refusal", "is given again for nothing"),
     "hold_outcome": _shown("loss", "was recovered from worker 0, which lives"),
     "list_after": _shown("loss", "was recovered from worker 0, which lives"),
-    "processing": _shown("refusal+loss", "is given again as if it had not"),
     "give_back": _shown("group", "its entry is gone before its time"),
     "lease": _shown("pause", "was recovered while its lease was live"),
     "version": _shown("pause+pause", "was judged as claimed and recovered as processing"),
@@ -52,7 +54,10 @@ SHOWN = {
     "open_key": _shown("keyed+error", "was accepted, and has no record"),
 }
 
-#: Rules that the model finds no use for as long as all others hold, and the one that does their work.
-COVERED = {"offer_once": "older_session"}
+#: Rules that are missed only when another one is missing too, which does their work: a second line.
+COVERED = {
+    "offer_once": ("older_session", _shown("one-job+read+loss", "was given it again")),
+    "processing": ("abandon", _shown("refusal", "is given again as if it had not")),
+}
 
 assert SHOWN.keys() | COVERED.keys() == RULES.keys()

@@ -150,6 +150,7 @@ class Worker(NamedTuple):
     link: str = CONNECTED
     offers: tuple[int, ...] = ()  # delivered to it, and not running
     reading: tuple[int, ...] = ()  # what its blocking reader was given and has not told yet
+    abandoned: tuple[int, ...] = ()  # entries whose outcome Redis refuses, left to recovery
     answers: tuple[Answer, ...] = ()  # of calls that were executed, on their way back
 
 

@@ -15,7 +15,7 @@ def steps(world: World, state: State) -> Iterator[Step]:
     Who hears, looks and decides comes first, then who ends a handler, then who takes a new job, then time.
     """
     yield from working.answers(state)
-    yield from working.readers(state)
+    yield from working.readers(world, state)
     yield from working.sessions(world, state)
     yield from keeping.verdicts(world, state)
     yield from working.heartbeats(state)

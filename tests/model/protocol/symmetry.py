@@ -130,6 +130,7 @@ def swap_jobs(state: State) -> State:
                 claims=tuple(claim_of(claim) for claim in reversed(worker.claims)),
                 offers=tuple(sorted(ids[entry] for entry in worker.offers)),
                 reading=tuple(sorted(ids[entry] for entry in worker.reading)),
+                abandoned=tuple(sorted(ids[entry] for entry in worker.abandoned)),
                 answers=tuple(_swapped_answer(answer, ids) for answer in worker.answers),
             )
             for worker in state.workers

@@ -1,7 +1,7 @@
 """The readable model beside this one: each step is done there as well, and both must then be the same.
 
-`tests/model` is what the scripts themselves are held against, in random sequences on a real server. Walks that
-the twin follows tie the three together: the rules of the protocol model, the readable model, the Lua.
+`tests/model` is what the scripts themselves are held against, in random sequences on a real server. Walks
+that the twin follows tie the three together: the rules of the protocol model, the readable model, the Lua.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def exchange(
     if row is not None:
         script.settle(*row, request.worker)
     asked = bool(request.limit or request.apart or request.offers)
-    room = Room(request.worker, request.session, request.limit, request.apart, _held(draft, request.worker))
+    room = Room(draft, request.worker, request.session, request.limit, request.apart)
     served = asked and _session_holds(draft, rules, request)
     if served:
         for entry in request.offers:
@@ -54,12 +54,6 @@ def exchange(
         return Answer("ERROR", settled, (), asked), writes
     verdict = "OK" if served or not asked else "NOSESSION"
     return Answer(verdict, settled, tuple(room.claims), asked), writes
-
-
-def _held(draft: Draft, worker: int) -> dict[int, int]:
-    if worker == DEAD:
-        return {}
-    return {job: claim.fence for job, claim in enumerate(draft.workers[worker].claims) if claim is not None}
 
 
 def _session_holds(draft: Draft, rules: Rules, request: Request) -> bool:
@@ -120,10 +114,12 @@ def recover(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int
 
 
 def repair(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int:
-    """One record of the slow scan: a job that is nowhere (D3, D8)."""
+    """One record of the slow scan: a job that is nowhere (D3, D8), or a key that an error left."""
     script = Script(draft, rules)
     record = script.record(job)
-    if record.status in HELD:
+    if record.status in TERMINAL:
+        script.give_up_key(job, record.status)
+    elif record.status in HELD:
         draft.candidates[job] = Candidate(record.fence, record.status)
     elif draft.asides[job].parked:
         script.make_ready(job)
@@ -203,11 +199,14 @@ def replay(draft: Draft, rules: Rules, job: int, epoch: int, cut: int | None = N
 
 
 def key_holds(draft: Draft, rules: Rules) -> bool:
-    """Whether the idempotency key is taken: it says open and its job has a record, or it keeps a success."""
+    """Whether the idempotency key is taken: by a job that is not over, or by one that succeeded."""
     if draft.key is None:
         return False
     job, is_open = draft.key
-    return not is_open or draft.records[job] is not None or not rules.open_key
+    record = draft.records[job]
+    if not is_open:
+        return True
+    return not rules.open_key if record is None else record.status != FAILED_TERMINAL
 
 
 def enqueue(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int:

@@ -78,19 +78,26 @@ def sessions(world: World, state: State) -> Iterator[Step]:
 
 
 def _pending(world: World, state: State, number: int) -> tuple[int, ...]:
-    claims = state.workers[number].claims
-    held = {claim.entry for claim in claims if claim is not None and world.rules.offer_unheld}
+    """What is pending for a worker and not known to it."""
+    worker = state.workers[number]
+    known = {claim.entry for claim in worker.claims if claim is not None and world.rules.offer_unheld}
+    if world.rules.abandon:
+        known.update(worker.abandoned)
     return tuple(
-        entry for entry, (_, _, owner) in enumerate(state.entries, 1) if owner == number and entry not in held
+        entry
+        for entry, (_, _, owner) in enumerate(state.entries, 1)
+        if owner == number and entry not in known
     )
 
 
-def readers(state: State) -> Iterator[Step]:
+def readers(world: World, state: State) -> Iterator[Step]:
     """The blocking reader tells the pump what it was given (D7)."""
     for number, worker in enumerate(state.workers):
         if worker.reading and worker.link == CONNECTED:
             draft = Draft(state)
-            draft.set_worker(number, reading=(), offers=tuple(sorted((*worker.offers, *worker.reading))))
+            held = {claim.entry for claim in worker.claims if claim is not None and world.rules.read_unheld}
+            told = [entry for entry in worker.reading if entry not in held]
+            draft.set_worker(number, reading=(), offers=tuple(sorted((*worker.offers, *told))))
             yield Step(("hears what its reader was given:", number, *worker.reading), draft, calm=True)
 
 
