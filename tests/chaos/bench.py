@@ -53,7 +53,8 @@ from tests.chaos.figures import Figures
 from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.history import End, Fault, FaultKind, History, Limits, Start
 from tests.chaos.journal import Journals, Mark
-from tests.chaos.log_reader import LogReader, StallWatch, own_client
+from tests.chaos.log_reader import LogReader, own_client
+from tests.chaos.stalls import StallWatch
 from tests.proxy import Proxy
 from tests.servers import BenchServer
 from tests.waiting import wait_until
@@ -147,7 +148,6 @@ class Bench(Faults):
         self.redis: Any = own_client(self.server.url)
         self._stack.callback(self.redis.close)
         self.reader = enter(LogReader(self.server.url, self.keys))
-        self._stalls = enter(StallWatch(self.limits.lease / 3))
         self._final = FinalReader(self.redis, self.keys, self.app.lanes)
         self.journals = Journals(self.directory)
         self.front = enter(Proxy(self.server.port))
@@ -167,6 +167,7 @@ class Bench(Faults):
                 respawn=self._respawn,
             )
         )
+        self._stalls = enter(StallWatch(self._awake, least=self.limits.sweep))
         started = [self.fleet.add(*self._arguments) for _ in range(self._count)]
         for worker in started:
             self.fleet.wait_up(worker)
@@ -287,6 +288,11 @@ class Bench(Faults):
         problems += [report(run.violations)] if run.violations else []
         assert not problems, "\n".join(problems)
         return run
+
+    def _awake(self) -> list[int]:
+        """The processes that the machine has to let run."""
+        workers = [worker.process.pid for worker in self.fleet.up if not worker.is_frozen]
+        return [*workers, *([self.server.pid] if self.server.running else [])]
 
     def _collect(self) -> History:
         self._marks += self.journals.read()

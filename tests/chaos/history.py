@@ -67,7 +67,7 @@ class FaultKind(StrEnum):
     FREEZE = "freeze"  # a worker process stood still
     PARTITION = "partition"  # one worker could not reach Redis
     OUTAGE = "outage"  # Redis was away, or nobody could reach it
-    STALL = "stall"  # the whole machine stood still, as the bench saw by its own clock
+    STALL = "stall"  # the machine was too busy to let a process run
     NETWORK = "network"  # connections were reset, or slow
     HINTS = "hints"  # liveness, election or sweep keys were deleted
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import redis
@@ -94,37 +93,3 @@ class LogReader:
         else:
             self.over.discard(edge.job_id)
             self.open.add(edge.job_id)
-
-
-class StallWatch:
-    """Notices by its own clock when the whole machine stood still: nobody could keep a bound then."""
-
-    def __init__(self, longest: float) -> None:
-        #: Windows of more than `longest` seconds in which this thread did not run.
-        self.stalls: list[tuple[float, float]] = []
-        self._longest = longest
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="chaos-stalls", daemon=True)
-
-    def __enter__(self) -> StallWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def take(self) -> list[tuple[float, float]]:
-        """The windows since the last call."""
-        taken, self.stalls = self.stalls, []
-        return taken
-
-    def _run(self) -> None:
-        tick = self._longest / 10
-        while True:
-            begin = time.time()
-            if self._stop.wait(tick):
-                return
-            end = time.time()
-            if end - begin > self._longest:
-                self.stalls.append((begin, end))

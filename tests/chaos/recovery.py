@@ -44,6 +44,26 @@ def allowed_seconds(stopped: float, faults: Iterable[Fault], limits: Limits) -> 
     return due + limits.margin - stopped
 
 
+def _allowed(fault: Fault, history: History) -> float:
+    """The seconds for what this kill or freeze struck.
+
+    What the worker had sent into a cut line is carried out when the line is mended, and may be a heartbeat.
+    """
+    last_word = max(
+        [
+            fault.begin,
+            *(
+                each.until
+                for each in history.faults
+                if each.kind is FaultKind.PARTITION
+                and fault.worker is not None
+                and each.strikes(fault.worker, fault.begin, fault.begin)
+            ),
+        ]
+    )
+    return allowed_seconds(last_word, history.faults, history.limits) + last_word - fault.begin
+
+
 def recoveries(history: History, jobs: Mapping[str, Life]) -> Iterator[Recovery]:
     """Every job that a killed or frozen worker held, and that it could not end itself any more."""
     by_worker: dict[str, list[Holding]] = defaultdict(list)
@@ -53,7 +73,7 @@ def recoveries(history: History, jobs: Mapping[str, Life]) -> Iterator[Recovery]
     for fault in history.faults:
         if fault.kind not in (FaultKind.KILL, FaultKind.FREEZE) or fault.worker is None:
             continue
-        allowed = allowed_seconds(fault.begin, history.faults, history.limits)
+        allowed = _allowed(fault, history)
         thawed = None if fault.kind is FaultKind.KILL else fault.until
         for holding in by_worker[fault.worker]:
             over = None if holding.over is None else holding.over.at_ms / 1000
@@ -83,19 +103,23 @@ def cause_of(holding: Holding, following: Holding, history: History) -> FaultKin
     since = min(holding.since, first.at)
     for kind in CAUSES:
         for fault in history.faults:
-            if fault.kind is not kind or _is_held(fault, history.limits):
+            if fault.kind is not kind or _is_harmless(fault, history.limits):
                 continue
             if fault.strikes(first.worker, since, second.at):
                 return kind
     return None
 
 
-def _is_held(fault: Fault, limits: Limits) -> bool:
-    """Whether it is an outage so long that nothing is recovered for a lease after it, which all survive (D6).
+def _is_harmless(fault: Fault, limits: Limits) -> bool:
+    """Whether nobody's lease can run out by it.
 
-    A lease as short as the tests' may run out in a shorter outage, before its holder can renew it.
+    After an outage of more than half a lease nothing is recovered for a lease, in which all renew (D6); one
+    as short as the tests' may run out in a shorter outage. A stall has to outlast the wait for a heartbeat.
     """
-    return fault.kind is FaultKind.OUTAGE and fault.until - fault.begin > limits.lease / 2
+    seconds = fault.until - fault.begin
+    if fault.kind is FaultKind.OUTAGE:
+        return seconds > limits.lease / 2
+    return fault.kind is FaultKind.STALL and seconds < limits.lease / 3
 
 
 def second_starts(

@@ -243,7 +243,8 @@ def test_a_record_that_agrees_is_not_blamed() -> None:
         (KILL, FaultKind.KILL),
         (Fault(FaultKind.FREEZE, T0, T0 + 9, "a"), FaultKind.FREEZE),
         (Fault(FaultKind.OUTAGE, T0 + 2.2, T0 + 2.4), FaultKind.OUTAGE),
-        (Fault(FaultKind.STALL, T0 + 1.5, T0 + 1.6), FaultKind.STALL),
+        (Fault(FaultKind.STALL, T0 + 1.5, T0 + 2.4), FaultKind.STALL),
+        (Fault(FaultKind.STALL, T0 + 1.5, T0 + 1.6), None),
         (Fault(FaultKind.HINTS, T0 + 2.5), None),
     ],
 )
@@ -266,6 +267,17 @@ def test_the_bound_of_a_recovery_grows_with_what_stopped_the_sweeps() -> None:
     assert allowed(next_one, outage) == 20 + 2 + 6 + 1 + 0.5
     assert allowed(next_one) == 7.5  # all is over by then
     assert allowed(replace(outage, begin=97.0, sweeps_from=99.0)) == -1 + 2 + 6 + 1 + 0.5
+
+
+def test_the_last_word_of_a_dead_worker_may_come_late() -> None:
+    """A heartbeat that was stuck in a cut line renews the lease when it is carried out."""
+    late = Story(DIED).change(4, at_ms=round((T0 + 6) * 1000))
+    line = Fault(FaultKind.PARTITION, T0 + 2.4, T0 + 4, "a")
+
+    assert Kind.LATE_RECOVERY in kinds(run(late, faults=[KILL]))
+    assert Kind.LATE_RECOVERY not in kinds(run(late, faults=[KILL, line]))
+    assert Kind.LATE_RECOVERY in kinds(run(late, faults=[KILL, replace(line, worker="b")]))
+    assert Kind.LATE_RECOVERY in kinds(run(late, faults=[KILL, replace(line, end=T0 + 2.4)]))
 
 
 def test_a_story_is_what_it_seems() -> None:
