@@ -35,10 +35,20 @@ class BenchServer(EmbeddedServer):
     """An embedded server that knows which kind it is."""
 
     def __init__(
-        self, kind: str, *, appendonly: bool = False, config: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        *,
+        appendonly: bool = False,
+        config: Mapping[str, str] | None = None,
+        start_timeout: float = 20.0,
     ) -> None:
         """Prepare a server of one of `KINDS`; raises ServerAbsent, or EmbeddedServerMissing for a wheel."""
-        super().__init__(binary_of(kind), appendonly=appendonly, config={**_TEST_SETTINGS, **(config or {})})
+        super().__init__(
+            binary_of(kind),
+            appendonly=appendonly,
+            config={**_TEST_SETTINGS, **(config or {})},
+            start_timeout=start_timeout,
+        )
         self.kind = kind
 
 

@@ -59,6 +59,8 @@ from tests.proxy import Proxy
 from tests.servers import BenchServer
 from tests.waiting import wait_until
 
+#: Seconds that a server may take to come up: it reads its data first.
+_START_SECONDS = 90.0
 #: Seconds between two looks for the end.
 _LOOK = 0.02
 
@@ -119,7 +121,9 @@ class Bench(Faults):
         )
         self.namespace = "chaos"
         self.keys = Keys(self.namespace)
-        self.server = BenchServer(kind, appendonly=appendonly, config={"appendfsync": fsync})
+        self.server = BenchServer(
+            kind, appendonly=appendonly, config={"appendfsync": fsync}, start_timeout=_START_SECONDS
+        )
         self.accounts = Accounts()
         self.postgres = EmbeddedPostgres() if postgres else None
         self._target = app

@@ -193,9 +193,9 @@ class Faults:
 
     def delete_hints(self, rng: random.Random) -> int:
         """Delete some of the liveness, election and sweep keys; how many went."""
-        names = list(self.redis.scan_iter(match=f"{self.keys.tag}:elect:*", count=1000))
-        names += self.redis.scan_iter(match=f"{self.keys.tag}:worker:*", count=1000)
-        chosen = [name for name in (*names, self.keys.sweep.encode()) if rng.random() < 0.5]
+        kinds = tuple(name.encode() for name in (self.keys.elect(""), self.keys.worker(""), self.keys.sweep))
+        names = self.redis.scan_iter(match=f"{self.keys.tag}:[esw]*", count=5000)
+        chosen = [name for name in names if name.startswith(kinds) and rng.random() < 0.5]
         self._strike(FaultKind.HINTS)
         return int(self.redis.delete(*chosen)) if chosen else 0
 
