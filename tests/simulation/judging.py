@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from streamworker.core.states import TERMINAL
+from streamworker.core.states import TERMINAL, Reason, Status
 from streamworker.store import events
 from streamworker.store.events import Transition
 from streamworker.store.keys import is_live_state
-from tests.chaos.history import Final, History, Limits
+from tests.chaos.history import Final, History, Limits, lives
 from tests.lua import snapshot
 from tests.lua.snapshot import Snapshot
 from tests.simulation import jobs
@@ -30,6 +30,22 @@ def history_of(story: Story, redis: RealRedis, *, margin: float) -> History:
         faults=story.faults,
         final=_final(seen),
     )
+
+
+def broken_promises(story: Story, history: History) -> Iterator[str]:
+    """What operators and waiters were told, and the log does not bear out."""
+    edges = {job_id: life.edges for job_id, life in lives(history).items()}
+    for job_id, since in story.flagged:
+        for edge in edges.get(job_id, []):
+            if edge.at_ms < since * 1000 + 2:
+                continue
+            if edge.reason == Reason.REPLAYED:
+                break
+            if edge.to_status is Status.CLAIMED:
+                yield f"cancel_forgotten: job {job_id} was flagged at {since:.3f} and claimed at {edge.at_ms}"
+    for job_id, status in story.results:
+        if all(edge.to_status is not status for edge in edges.get(job_id, [])):
+            yield f"wrong_result: job {job_id} was said to be {status}, which it never was"
 
 
 def _transitions(seen: Snapshot, story: Story) -> Iterator[Transition]:

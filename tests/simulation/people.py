@@ -125,6 +125,8 @@ class Operator:
                 elif what == "cancel":
                     word = await self._queue.cancel(job.job_id, actor="operator")
                     self._story.note(f"cancels {job.job_id}: {word}", self._host)
+                    if word == "FLAGGED":
+                        self._story.flagged.append((job.job_id, self._story.now))
                 else:
                     await self._handle(what)
             except StreamworkerError as error:
@@ -136,6 +138,7 @@ class Operator:
         except StreamworkerError as error:
             self._story.note(f"no result of {job_id}: {type(error).__name__}", self._host)
         else:
+            self._story.results.append((job_id, ended.status))
             self._story.note(f"the result of {job_id}: {ended.status}", self._host)
 
     async def _handle(self, what: str) -> None:

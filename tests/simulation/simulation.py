@@ -13,7 +13,7 @@ from streamworker.store.queue import Queue
 from tests.chaos.checker import check
 from tests.chaos.history import FaultKind, History
 from tests.simulation import jobs
-from tests.simulation.judging import history_of
+from tests.simulation.judging import broken_promises, history_of
 from tests.simulation.loop import Host, Stuck, VirtualLoop, inside, outside
 from tests.simulation.network import Network
 from tests.simulation.people import Operator, Producer
@@ -59,7 +59,7 @@ def run(seed: int, redis: RealRedis, app: App) -> Result:
         except Stuck as stuck:
             wrong.append(str(stuck))
         history = history_of(one.story, redis, margin=one.margin)
-        wrong += [str(violation) for violation in check(history)]
+        wrong += [*map(str, check(history)), *broken_promises(one.story, history)]
         seconds = loop.time()
     finally:
         one.take_apart()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from streamworker.core.states import Status
 from tests.chaos.history import Accepted, End, Fault, FaultKind, Start, Told
 from tests.simulation.loop import Host, VirtualLoop
 from tests.simulation.redis import START_MS
@@ -20,6 +21,10 @@ class Story:
     ends: list[End] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    #: What an operator was told: the jobs that were flagged as cancelled, and since when at least.
+    flagged: list[tuple[str, float]] = field(default_factory=list)
+    #: What somebody who waited was told.
+    results: list[tuple[str, Status]] = field(default_factory=list)
     #: How often each job's handler began, whoever ran it.
     begun: dict[str, int] = field(default_factory=dict)
     #: Where the server's clock was moved: (entries of the log before, new offset in ms).
