@@ -229,7 +229,6 @@ def test_each_version_of_redis_py_that_is_taken_works(
             "pip",
             "install",
             "--quiet",
-            "--no-deps",
             "--target",
             folder,
             f"redis=={version}",
