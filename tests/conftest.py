@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 
+import hypothesis
 import pytest
 from redis.asyncio import Redis
 
@@ -21,6 +22,9 @@ from tests.servers import (
 )
 
 _namespace_numbers = itertools.count(1)
+# How long an example takes says more of the machine than of the code; a test that hangs has pytest-timeout.
+hypothesis.settings.register_profile("streamworker", deadline=None)
+hypothesis.settings.load_profile("streamworker")
 
 
 @pytest.fixture(scope="session")
