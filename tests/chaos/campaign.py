@@ -100,11 +100,13 @@ class Campaign:
         with Gremlins(self._bench, self._fork(), every=self._bench.limits.lease / 4) as gremlins, traffic:
             for blow in blows:
                 due = part.jobs * (dealt + 1) // (len(blows) + 1)
-                while traffic.made < due and not traffic.done:  # which then raises at the end
+                while traffic.made < due and not traffic.done:
                     self._progress(
                         f"{name}: {traffic.made} of {part.jobs} jobs, {dealt} of {len(blows)} faults"
                     )
                     time.sleep(LOOK)
+                if traffic.done:
+                    break  # it has failed, and says so when it is left
                 self._director.deal(blow)
                 dealt += 1
                 self._progress(f"{name}: {blow} dealt", always=True)
