@@ -4,7 +4,7 @@ Each sequence of steps runs on a real server. After every step the reply, the tr
 that is stored are compared with the model; at the end a run without faults must finish every job.
 
 `STREAMWORKER_STATEFUL_EXAMPLES` sets the number of sequences (200); `STREAMWORKER_STATEFUL_SEED=random` makes
-them other ones each time. `python -m tests.integration.stateful.mutations` shows what this test notices.
+them other ones each time. `make mutants ARGS="--by sequences"` shows what this test notices.
 """
 
 from __future__ import annotations
