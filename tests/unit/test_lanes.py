@@ -193,7 +193,7 @@ def test_no_lane_with_work_waits_for_ever(
     worker, rng = Worker(lanes, concurrency, everything(lanes)), random.Random(seed)
     waited = dict.fromkeys(lanes, 0)
     smallest = min(worker.slots.reserved[lane] + worker.share(lane) for lane in lanes)
-    bound = 4 * concurrency * (1 + 1 / smallest)
+    bound = 6 * concurrency * (1 + 1 / smallest)
 
     for _ in range(600):
         taken = worker.claim(limit)
