@@ -1,7 +1,7 @@
 -- repair: looks up the place of open records, for what no stream, schedule or holder has any more (D3, D8).
 --
--- A waiting job that is nowhere is made ready from its envelope, or ends `entry_deleted` if that went with
--- the entry. A claim whose lease ran out and whose entry is gone is named, to be decided like a recovery.
+-- A waiting job that is nowhere is made ready from its envelope, or scheduled again if its time has not come;
+-- without an envelope it ends `entry_deleted`. A claim whose lease ran out and whose entry is gone is named, to be decided like a recovery.
 -- Replies  { number put right, { candidate, ... } }
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
@@ -47,8 +47,10 @@ for i = 4, #ARGV do
   elseif rec and not rec.bad and WAITING[rec.status] and not entry_stands(rec)
     and not redis.call('ZSCORE', SCHEDULE, rec.id) then
     mended = mended + 1
-    local env = redis.call('HGET', BODY .. rec.id, 'env')
-    if env then
+    local env, due = redis.call('HGET', BODY .. rec.id, 'env'), tonumber(rec.du or '')
+    if env and due and due > now then    -- its time has not come: nobody is early for a lost schedule
+      park(rec, env, due)
+    elseif env then
       make_ready(rec, env)
       rec.unschedule = true
     else

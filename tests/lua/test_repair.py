@@ -20,13 +20,20 @@ def test_a_waiting_job_whose_entry_is_gone_ends_as_a_dead_letter(shard: Shard) -
     assert shard.repair("j") == (0, [])
 
 
-def test_a_parked_job_that_no_schedule_holds_is_made_ready(shard: Shard) -> None:
+def test_a_parked_job_that_no_schedule_holds_is_ready_when_it_would_have_been(shard: Shard) -> None:
+    """B55, B80: somebody deleted the schedule: nobody is lost, and nobody is early."""
     shard.put("j", delay_ms=10_000)
     shard.tampered.add("j")
     shard.redis("ZREM", shard.keys.schedule, "j")
 
     assert shard.repair("j") == (1, [])
 
+    shard.tampered.clear()
+    shard.check("j", status="queued", place="schedule", due_in=10_000)
+    shard.redis("ZREM", shard.keys.schedule, "j")
+    shard.tampered.add("j")
+    shard.elapse(10_000)
+    assert shard.repair("j") == (1, [])
     shard.tampered.clear()
     shard.check("j", status="queued", place="r")
     assert shard.claim_one().envelope == b"env of j"

@@ -54,6 +54,7 @@ class Job:
     #: Kind of stream and entry id of the one entry that is honoured (D2); the id is '' until Redis names it.
     entry: tuple[str, str] | None = None
     parked: bool = False  # the envelope is in the body (D8)
+    due: int = 0  # when it was to be ready, if it was ever parked
     deadline: int | None = None
     cancel: str = ""  # flag of a held job: cancelled or expired (D9)
     error: str = ""  # class and code

@@ -72,7 +72,9 @@ def repair(shard: Shard, job_ids: Sequence[str]) -> tuple[int, list[Candidate]]:
                 dead.append(_candidate(job))
         elif job.waiting and not shard.standing(job) and job.id not in shard.schedule:
             mended += 1
-            if job.parked:
+            if job.parked and job.due > shard.now:
+                shard.park(job, job.due)
+            elif job.parked:
                 shard.make_ready(job)
             else:
                 shard.fail(job, "entry_deleted", "unknown entry_deleted")

@@ -100,7 +100,7 @@ class Shard:
     def park(self, job: Job, due: int) -> None:
         """To the schedule, the envelope to the body (D8)."""
         self.schedule[job.id] = due
-        job.parked = True
+        job.parked, job.due = True, due
 
     def succeed(self, job: Job, reason: str, by: str) -> None:
         self.move(job, Status.SUCCEEDED, reason)
