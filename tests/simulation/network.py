@@ -22,9 +22,10 @@ from tests.simulation.redis import RealRedis
 FAST, SLOW = 0.0003, 0.003
 #: Seconds between two calls on one link at least: at equal times a loop keeps no order.
 NEXT = 0.000001
-#: Calls after which a blocked read is tried again at once. What others add, such as a sweep, is found by the
-#: next read, a second later at most.
+#: Calls after which a blocked read is tried again at once.
 ADDERS = frozenset({"enqueue", "exchange", "settle", "promote", "replay", "cancel"})
+#: Seconds after which a read that found nothing asks again in any case: a sweep may have added something.
+READ_EVERY = 3.0
 #: Replies that show that a blocked read found nothing.
 NOTHING: tuple[Any, ...] = (None, [])
 
@@ -67,6 +68,8 @@ class SimLink(Link):
         self.cut = False  # nothing that is sent from now on arrives
         self.arrived = 0.0
         self.answered = 0.0
+        self.read: tuple[int, tuple[Argument, ...]] | None = None  # the last one that found nothing
+        self.read_at = 0.0
         self.open: dict[asyncio.Future[Any], float] = {}
         self.watching = False
 
@@ -155,6 +158,7 @@ class Network:
         self._blocked: list[Blocked] = []
         self._away: dict[Host | None, float] = {}
         self._stirred = False
+        self._added = 0  # how often something was added that a read may find
         self._context = outside()
 
     def number(self) -> int:
@@ -244,13 +248,16 @@ class Network:
             self._answer(link, life, future, self._client(link, str(arguments[1]), arguments), delay)
             return
         wait = _wait_of(name, arguments)
-        try:
-            reply = self._try(name, arguments)
-        except ReplyError as error:
-            self._answer(link, life, future, error, delay)
-            return
-        self._executed(name, arguments)
+        reply: Any = None
+        if not (wait and self._still_empty(link, arguments)):
+            try:
+                reply = self._try(name, arguments)
+            except ReplyError as error:
+                self._answer(link, life, future, error, delay)
+                return
+            self._executed(name, arguments)
         if wait and reply in NOTHING:
+            self._note_empty(link, arguments)
             if life == link.life and (link.host is None or link.host.alive):
                 blocked = Blocked(link, life, arguments, future, now + wait)
                 self._blocked.append(blocked)
@@ -258,9 +265,20 @@ class Network:
             return
         self._answer(link, life, future, reply, delay)
         idle = name == "promote" and reply[0] == reply[1] == 0
-        if name in ADDERS and self._blocked and not (self._stirred or idle):
-            self._stirred = True
-            self._later(now, self._serve_blocked)
+        if name in ADDERS and not idle:
+            self._added += 1
+            if self._blocked and not self._stirred:
+                self._stirred = True
+                self._later(now, self._serve_blocked)
+
+    def _still_empty(self, link: SimLink, arguments: tuple[Argument, ...]) -> bool:
+        """Whether the same read found nothing a moment ago, and nothing was added since: no need to ask."""
+        recent = self.loop.time() - link.read_at < READ_EVERY
+        return recent and link.read == (self._added, arguments)
+
+    def _note_empty(self, link: SimLink, arguments: tuple[Argument, ...]) -> None:
+        if not self._still_empty(link, arguments):
+            link.read, link.read_at = (self._added, arguments), self.loop.time()
 
     def _try(self, name: str, arguments: tuple[Argument, ...]) -> Any:
         """Execute now, without waiting."""

@@ -29,9 +29,9 @@ class Blow(StrEnum):
 OFTEN = {
     Blow.KILL: 18,
     Blow.FREEZE: 28,
-    Blow.LEAVE: 8,
+    Blow.LEAVE: 6,
     Blow.CUT_OFF: 16,
-    Blow.OUTAGE: 5,
+    Blow.OUTAGE: 7,
     Blow.CLOCK_ON: 5,
     Blow.CLOCK_BACK: 4,
     Blow.FLUSH: 4,
