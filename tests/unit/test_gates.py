@@ -226,4 +226,7 @@ def test_an_argument_that_a_template_needs_is_named() -> None:
 
 
 def test_a_dependency_that_is_named_twice_counts_once() -> None:
-    assert words(gates(uses=["mail", "mail"])) == ["pause:dependency:mail"]
+    found = gates(uses=["mail", "mail"])
+
+    assert words(found) == ["pause:dependency:mail"]
+    assert len(found.declared) == 1
