@@ -64,9 +64,6 @@ class Draft:
     def set_aside(self, job: int, **changes: object) -> None:
         self.asides[job] = self.asides[job]._replace(**changes)  # type: ignore[arg-type]
 
-    def set_aside_pair(self, job: int, name: str, value: object) -> None:
-        self.set_aside(job, **{name: value})
-
     def set_worker(self, worker: int, **changes: object) -> None:
         self.workers[worker] = self.workers[worker]._replace(**changes)  # type: ignore[arg-type]
 

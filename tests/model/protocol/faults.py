@@ -11,11 +11,13 @@ from tests.model.protocol.state import (
     DUPLICATE,
     FAIL,
     LIVE,
+    NO_ENTRY,
     NONE,
     QUEUED,
     READY,
     RELEASE,
     RETRY,
+    SNOOZE,
     SUCCESS,
     UNDELIVERED,
     UNKNOWN,
@@ -60,6 +62,7 @@ class Config:
     #: The producers' calls are part of the model; else both jobs are queued at the beginning.
     producing: bool = False
     keyed: bool = False  # both jobs have the same idempotency key
+    delayed: bool = False  # both jobs were enqueued with a delay
     deadline: bool = False  # job 0 has a deadline
     killer: bool = False  # the handler of job 0 kills the process that runs it
     alone: bool = False  # there is no job 1
@@ -78,18 +81,24 @@ class Config:
     def start(self) -> State:
         jobs = workers = range(2)
         queued = () if self.producing else jobs[:1] if self.alone else jobs
+
+        def place(job: int) -> int:
+            return NO_ENTRY if self.delayed else job + 1
+
         return State(
-            records=tuple(Record(QUEUED, entry=job + 1) if job in queued else None for job in jobs),
+            records=tuple(Record(QUEUED, entry=place(job)) if job in queued else None for job in jobs),
             asides=tuple(
                 Aside(
                     keyed=self.keyed,
                     told=ACCEPTED if job in queued else DUPLICATE if self.alone and job else UNKNOWN,
                     deadline=LIVE if self.deadline and job == 0 else NONE,
                     listed=self.deadline and job == 0,
+                    scheduled=self.delayed and job in queued,
+                    parked=self.delayed and job in queued,
                 )
                 for job in jobs
             ),
-            entries=tuple(Entry(job, READY, UNDELIVERED) for job in queued),
+            entries=tuple(Entry(job, READY, UNDELIVERED) for job in queued if not self.delayed),
             workers=tuple(Worker(claims=(None,) * len(jobs)) for _ in workers),
             late=(),
             candidates=(None,) * len(jobs),
@@ -102,7 +111,7 @@ class Config:
 #: The faults that come in threes.
 FREQUENT = ("loss", "crash", "pause", "group", "outage", "read")
 #: What a configuration can have beside faults.
-TRAITS = ("keyed", "killer", "fails", "one-job", "one-slot", "two-calls")
+TRAITS = ("delayed", "fails", "keyed", "killer", "one-job", "one-slot", "snoozes", "two-calls")
 
 
 def config_of(name: str, outcomes: tuple[str, ...] = ()) -> Config:
@@ -120,7 +129,7 @@ def config_of(name: str, outcomes: tuple[str, ...] = ()) -> Config:
             raise ValueError(f"{word!r} is no fault and no trait; there are: {known}")
     keyed = "keyed" in words
     fails = keyed or "fails" in words or budgets[Fault.REPLAY] > 0
-    chosen = (SUCCESS, RETRY, RELEASE, FAIL) if fails else (SUCCESS, RETRY, RELEASE)
+    chosen = (SUCCESS, RETRY, SNOOZE if "snoozes" in words else RELEASE, *((FAIL,) if fails else ()))
     return Config(
         name=name,
         faults=tuple(budgets.values()),
@@ -132,6 +141,7 @@ def config_of(name: str, outcomes: tuple[str, ...] = ()) -> Config:
         deadline=budgets[Fault.DEADLINE] > 0,
         killer="killer" in words,
         alone="one-job" in words,
+        delayed="delayed" in words,
     )
 
 

@@ -8,7 +8,9 @@ from tests.model.protocol.state import (
     MAX_ATTEMPTS,
     MAX_STRIKES,
     PROCESSING,
+    RELEASE,
     RETRY,
+    SNOOZE,
 )
 
 
@@ -16,6 +18,8 @@ def decided(outcome: str, attempt: int, strikes: int) -> str:
     """What a worker sends for what its handler came to: the last attempt is not retried."""
     if outcome == DIED:
         return FAIL if strikes + 1 >= MAX_STRIKES or attempt >= MAX_ATTEMPTS else RETRY
+    if outcome == SNOOZE:
+        return RELEASE
     return FAIL if outcome == RETRY and attempt >= MAX_ATTEMPTS else outcome
 
 

@@ -42,8 +42,9 @@ NONE, LIVE, OUT, SLOW = "none", "live", "out", "slow"
 #: How far a worker is with its connection (D5).
 CONNECTED, CUT, RENEWED = "connected", "cut", "renewed"
 
-#: Outcomes of an attempt; `DIED` is what a worker says of its quarantine child (D22).
-SUCCESS, RETRY, FAIL, RELEASE, DIED = "success", "retry", "fail", "release", "died"
+#: Outcomes of an attempt. A snooze is a release with a delay; `DIED` is what a worker says of its quarantine
+#: child (D22).
+SUCCESS, RETRY, FAIL, RELEASE, SNOOZE, DIED = "success", "retry", "fail", "release", "snooze", "died"
 #: What a producer was told.
 UNKNOWN, ACCEPTED, DUPLICATE = "unknown", "accepted", "duplicate"
 #: Who ended a claim (D1).

@@ -23,6 +23,7 @@ CONFIGS = (
     "killer+loss",
     "keyed+resend+replay+retention",
     "one-slot+loss+read+counter",
+    "delayed+snoozes+cancel+crash",
 )
 
 

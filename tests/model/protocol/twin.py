@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from streamworker.core.job import Candidate as Dead
 from streamworker.core.job import Claim as Granted
@@ -17,22 +16,21 @@ from streamworker.core.states import ErrorClass, Reason
 from tests.model import claiming, keeping, operating, producing, settling
 from tests.model.job import Job
 from tests.model.job import Request as Enqueued
+from tests.model.protocol import settle_step
 from tests.model.protocol.draft import Draft
+from tests.model.protocol.likeness import LANE, here_of, id_of, name_of, number_of, there_of, worker_of
 from tests.model.protocol.policy import decided, fate
 from tests.model.protocol.script import Script
 from tests.model.protocol.state import (
     DEAD,
     DIED,
     FAIL,
-    GONE_ENTRY,
     HELD,
     LIVE,
     MAX_STARTS,
-    NO_ENTRY,
-    OUT,
     QUARANTINE,
     READY,
-    TERMINAL,
+    SNOOZE,
     UNDELIVERED,
     Enqueue,
     Entry,
@@ -45,7 +43,6 @@ from tests.model.protocol.stepping import Label, World
 from tests.model.shard import Shard
 from tests.model.stream import order
 
-LANE = "normal"
 #: Verbs of steps that are one script, whole or cut off.
 SCRIPTS = frozenset({"sweeps", "recovers", "promotes", "expires", "repairs", "cancels", "enqueues"})
 START, LEASE, LONG = 1_700_000_000_000, 30_000, 10**9
@@ -67,7 +64,7 @@ class Twin:
         #: Replies that were not the same.
         self.wrong: list[str] = []
         for worker in range(len(start.workers)):
-            claiming.open_session(self.shard, _name(worker), 0)
+            claiming.open_session(self.shard, name_of(worker), 0)
         if not world.config.producing:
             for job in range(len(start.records)):
                 self._enqueue(job)
@@ -100,36 +97,36 @@ class Twin:
             case ("exchange" | "late", Request() as request, pick, *_):
                 self._exchange(before, request, pick)
             case ("opens session", worker, number):
-                assert claiming.open_session(shard, _name(worker), before.workers[worker].session) == number
+                assert claiming.open_session(shard, name_of(worker), before.workers[worker].session) == number
             case ("heartbeat", worker):
                 held = [
-                    (_id(job), self._grants[job, claim.fence].fence)
+                    (id_of(job), self._grants[job, claim.fence].fence)
                     for job, claim in enumerate(before.workers[worker].claims)
                     if claim is not None
                 ]
-                keeping.heartbeat(shard, _name(worker), held)
+                keeping.heartbeat(shard, name_of(worker), held)
             case ("marks the start", _, job, fence):
                 assert settling.mark(shard, self._grants[job, fence]) == "OK"
             case ("sweeps", sweeper, entry, _):
                 kind, name = self._entry(before, entry)
-                for dead in keeping.sweep(shard, _name(sweeper), LANE, kind, {name})[1]:
-                    self._dead[_number(dead.job_id)] = dead
+                for dead in keeping.sweep(shard, name_of(sweeper), LANE, kind, {name})[1]:
+                    self._dead[number_of(dead.job_id)] = dead
             case ("repairs", job, _):
-                for dead in keeping.repair(shard, [_id(job)])[1]:
+                for dead in keeping.repair(shard, [id_of(job)])[1]:
                     self._dead[job] = dead
             case ("recovers", job, _):
                 dead = self._dead.pop(job)
                 settling.recover(shard, dead, _fate(fate(dead.status, dead.attempt, dead.strikes)))
             case ("promotes", job, _):
-                self._promote(schedule=job)
+                self._promote(job, shard.schedule)
             case ("expires", job, _):
-                self._promote(deadline=job)
+                self._promote(job, shard.deadlines)
             case ("cancels", job, _):
-                operating.cancel(shard, _id(job), None)
+                operating.cancel(shard, id_of(job), None)
             case ("replays, and will again,", job, epoch):
-                operating.replay(shard, _id(job), epoch, epoch)
+                operating.replay(shard, id_of(job), epoch, epoch)
             case ("late", Replay(job, epoch), _):
-                operating.replay(shard, _id(job), epoch, epoch)
+                operating.replay(shard, id_of(job), epoch, epoch)
             case ("enqueues" | "enqueues, and will again,", job, *_) | ("late", Enqueue(job), _):
                 self._enqueue(job)
             case _:
@@ -146,21 +143,21 @@ class Twin:
                 self._job(job).lease_until = shard.now
             case ("reads" | "fails to read what it was given:", worker, entry):
                 kind, name = self._entry(before, entry)
-                shard.streams[LANE, kind].deliver(_name(worker), name)
+                shard.streams[LANE, kind].deliver(name_of(worker), name)
             case ("is killed" | "is killed by job 0", worker):
-                self._kill(_name(worker))
+                self._kill(name_of(worker))
             case ("has no key in Redis any more", worker):
-                del shard.sessions[_name(worker)]
+                del shard.sessions[name_of(worker)]
             case ("the deadline passes of", job):
                 self._job(job).deadline = shard.now
-                if _id(job) in shard.deadlines:
-                    shard.deadlines[_id(job)] = shard.now
+                if id_of(job) in shard.deadlines:
+                    shard.deadlines[id_of(job)] = shard.now
             case ("the entry is deleted of", job):
                 place = self._job(job).entry
                 assert place is not None
                 shard.streams[LANE, place[0]].entries.pop(place[1])
             case ("the record expires of", job):
-                del shard.jobs[_id(job)]
+                del shard.jobs[id_of(job)]
             case ("the group is made again at 0",):
                 for stream in shard.streams.values():
                     stream.destroy_group()
@@ -188,11 +185,11 @@ class Twin:
         fences = {}
         for job in range(len(before.records)):
             self._fences += 1
-            fences[_id(job)] = self._fences
+            fences[id_of(job)] = self._fences
         room = claiming.Room(request.limit, request.limit, {LANE: 0}, {LANE: 1} if request.apart else {})
         claimed = claiming.claim(
             self.shard,
-            _name(request.worker),
+            name_of(request.worker),
             request.session,
             room,
             offers=offers,
@@ -203,38 +200,42 @@ class Twin:
 
     def _settle(self, before: State, worker: int, job: int, fence: int, outcome: str) -> None:
         granted = self._grants[job, fence]
-        known = self.shard.jobs.get(_id(job))
+        known = self.shard.jobs.get(id_of(job))
         attempt, strikes = (known.attempt, known.strikes) if known else (0, 0)
         sent = _outcome(outcome, decided(outcome, attempt, strikes))
         here = settling.settle(self.shard, granted, sent, ran=True)
-        there = Script(Draft(before), self._world.rules).settle(job, fence, outcome, worker)
+        there = settle_step.settle(Script(Draft(before), self._world.rules), job, fence, outcome, worker)
         if here.split(" ")[0] != there:
             self.wrong.append(f"the settle of job {job} under fence {fence} is {there} there, {here} here")
 
-    def _promote(self, *, schedule: int | None = None, deadline: int | None = None) -> None:
-        """One job of one of the two, as if nothing else were due."""
+    def _promote(self, job: int, times: dict[str, int]) -> None:
+        """One job of `schedule` or of `deadlines`, as if nothing else were due."""
         shard = self.shard
-        schedules, deadlines = dict(shard.schedule), dict(shard.deadlines)
+        schedule, deadlines = dict(shard.schedule), dict(shard.deadlines)
+        listed = id_of(job) in times
         shard.schedule.clear()
         shard.deadlines.clear()
-        if schedule is not None:
-            shard.schedule[_id(schedule)] = shard.now
-        if deadline is not None:
-            shard.deadlines[_id(deadline)] = shard.now
+        if listed:
+            times[id_of(job)] = shard.now
         keeping.promote(shard, 500)
-        gone = {_id(schedule if schedule is not None else -1), _id(deadline if deadline is not None else -1)}
-        for name, time in schedules.items():
-            if name not in gone:
-                shard.schedule[name] = time
-        for name, time in deadlines.items():
-            if name not in gone or deadline is None:
-                shard.deadlines.setdefault(name, time)
+        known = shard.jobs.get(id_of(job))
+        for now, before in ((shard.schedule, schedule), (shard.deadlines, deadlines)):
+            if now is times or (known is not None and known.over):
+                before.pop(id_of(job), None)
+            now.update(before)
 
     def _enqueue(self, job: int) -> None:
         deadline = LONG if self._world.config.deadline and job == 0 else 0
+        delay = LONG if self._world.config.delayed else 0
         key = "key" if self._world.config.keyed else ""
         request = Enqueued(
-            _id(job), LANE, key=key, fingerprint="f", deadline_ms=deadline, max_starts=MAX_STARTS
+            id_of(job),
+            LANE,
+            key=key,
+            fingerprint="f",
+            deadline_ms=deadline,
+            delay_ms=delay,
+            max_starts=MAX_STARTS,
         )
         producing.enqueue(self.shard, [request])
         self._name_entries()
@@ -242,15 +243,15 @@ class Twin:
     def _kill(self, worker: str) -> None:
         """All dead workers are one, as in the protocol model, and its session is 1."""
         shard = self.shard
-        shard.sessions[_name(DEAD)] = 1
+        shard.sessions[name_of(DEAD)] = 1
         shard.sessions[worker] = 1
         for job in shard.jobs.values():
             if job.holder == worker and job.held:
-                job.holder, job.session = _name(DEAD), 1
+                job.holder, job.session = name_of(DEAD), 1
         for stream in shard.streams.values():
             for entry, owner in stream.pending.items():
                 if owner == worker:
-                    stream.pending[entry] = _name(DEAD)
+                    stream.pending[entry] = name_of(DEAD)
 
     def _name_entries(self) -> None:
         for job in self.shard.jobs.values():
@@ -262,7 +263,7 @@ class Twin:
     # --- finding
 
     def _job(self, job: int) -> Job:
-        return self.shard.jobs[_id(job)]
+        return self.shard.jobs[id_of(job)]
 
     def _entry(self, state: State, entry: int) -> tuple[str, str]:
         """Kind of stream and id of what the protocol model calls entry number so."""
@@ -281,10 +282,10 @@ class Twin:
         stream = self.shard.streams[LANE, kind]
         owner = UNDELIVERED
         if name in stream.pending:
-            owner = _worker(stream.pending[name])
+            owner = worker_of(stream.pending[name])
         job = self.shard.jobs.get(job_id)
         honoured = job is not None and job.entry == (kind, name)
-        return Entry(_number(job_id), QUARANTINE if kind == "q" else READY, owner), honoured
+        return Entry(number_of(job_id), QUARANTINE if kind == "q" else READY, owner), honoured
 
     def _is_first(self, state: State, entry: int) -> bool:
         """Whether it is the next that its stream would give."""
@@ -297,7 +298,7 @@ class Twin:
     def adopt(self, after: State) -> None:
         """Learn which fence of the protocol model each new claim has."""
         for granted in self._granted:
-            job = _number(granted.job_id)
+            job = number_of(granted.job_id)
             record = after.records[job]
             if record is not None and record.status in HELD:
                 self._grants[job, record.fence] = granted
@@ -307,12 +308,12 @@ class Twin:
         """What is not the same there and here."""
         yield from self.wrong
         for number, record in enumerate(state.records):
-            job = self.shard.jobs.get(_id(number))
+            job = self.shard.jobs.get(id_of(number))
             if record is None or job is None:
                 if (record is None) != (job is None):
                     yield f"job {number}: {record} there, {job} here"
                 continue
-            there, here = self._there(state, number, record), self._here(number, job)
+            there, here = there_of(state, number, record), here_of(self.shard, number, job)
             for name in there:
                 if there[name] != here[name]:
                     yield f"job {number} has {name} {there[name]} there, {here[name]} here"
@@ -325,66 +326,12 @@ class Twin:
         if there_entries != here_entries:
             yield f"entries {there_entries} there, {here_entries} here"
         for number, worker in enumerate(state.workers):
-            if self.shard.sessions.get(_name(number), 0) != worker.stored:
+            if self.shard.sessions.get(name_of(number), 0) != worker.stored:
                 yield f"worker {number} has session {worker.stored} there"
         key = self.shard.keys.get("key")
-        here_key = None if key is None else (_number(key.job_id), key.state == "open")
+        here_key = None if key is None else (number_of(key.job_id), key.state == "open")
         if here_key != state.key:
             yield f"key {state.key} there, {here_key} here"
-
-    def _there(self, state: State, number: int, record: Record) -> dict[str, Any]:
-        aside = state.asides[number]
-        over = record.status in TERMINAL
-        return {
-            "status": record.status,
-            "attempt": 0 if over else record.attempt,
-            "starts": 0 if over else record.starts,
-            "strikes": record.strikes,
-            "epoch": record.epoch,
-            "cancel": False if over else record.cancel,
-            "holder": record.holder if record.status in HELD else None,
-            "session": record.session,
-            "live": record.lease == LIVE,
-            "entry": {NO_ENTRY: "none", GONE_ENTRY: "gone"}.get(record.entry, "standing"),
-            "scheduled": aside.scheduled,
-            "parked": aside.parked,
-            "listed": aside.listed,
-            "overdue": aside.deadline == OUT,
-        }
-
-    def _here(self, number: int, job: Job) -> dict[str, Any]:
-        return {
-            "status": job.status.value,
-            "attempt": 0 if job.over else job.attempt,
-            "starts": 0 if job.over else job.starts,
-            "strikes": job.strikes,
-            "epoch": job.epoch,
-            "cancel": False if job.over else bool(job.cancel),
-            "holder": _worker(job.holder) if job.held else None,
-            "session": job.session if job.held else 0,
-            "live": job.held and job.lease_until > self.shard.now,
-            "entry": "none" if job.entry is None else "standing" if self.shard.standing(job) else "gone",
-            "scheduled": job.id in self.shard.schedule,
-            "parked": job.parked,
-            "listed": job.id in self.shard.deadlines,
-            "overdue": job.deadline is not None and job.deadline <= self.shard.now,
-        }
-
-
-def _id(job: int) -> str:
-    return f"job-{job}"
-
-
-def _number(job_id: str) -> int:
-    return int(job_id.rpartition("-")[2])
-
-
-def _name(worker: int) -> str:
-    return "dead" if worker == DEAD else f"w{worker}"
-
-
-def _worker(name: str) -> int:
-    return DEAD if name == "dead" else int(name[1:])
 
 
 def _honoured(state: State, entry: int) -> bool:
@@ -409,7 +356,7 @@ def _outcome(outcome: str, sent: str) -> Outcome:
         case "fail":
             return Fail(ErrorClass.PERSISTENT, "e", "", reason)
         case _:
-            return Release(Reason.SHUTDOWN)
+            return Release(Reason.SNOOZED, 1000) if outcome == SNOOZE else Release(Reason.SHUTDOWN)
 
 
 def _fate(decision: str) -> Retry | Fail:

@@ -6,9 +6,11 @@ how many writes there were to make.
 
 from __future__ import annotations
 
+from tests.model.protocol import claim_step, settle_step
+from tests.model.protocol.claim_step import Room
 from tests.model.protocol.draft import Draft
 from tests.model.protocol.rules import Rules
-from tests.model.protocol.script import Room, Script, Write
+from tests.model.protocol.script import Script, Write
 from tests.model.protocol.state import (
     ACCEPTED,
     DEAD,
@@ -37,17 +39,17 @@ def exchange(
     script = Script(draft, rules)
     row = request.settle
     if row is not None:
-        script.settle(*row, request.worker)
+        settle_step.settle(script, *row, request.worker)
     asked = bool(request.limit or request.apart or request.offers)
     room = Room(draft, request.worker, request.session, request.limit, request.apart)
     served = asked and _session_holds(draft, rules, request)
     if served:
         for entry in request.offers:
             if entry in draft.entries:
-                script.take(entry, room, offered=True)
+                claim_step.take(script, entry, room, offered=True)
         if pick is not None:
             draft.own(pick, request.worker)
-            script.take(pick, room, offered=False)
+            claim_step.take(script, pick, room, offered=False)
     writes = script.commit(cut)
     settled = row and row[:2]
     if cut is not None and cut < writes:
@@ -107,7 +109,7 @@ def recover(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int
     judged = draft.candidates[job]
     assert judged is not None
     script = Script(draft, rules)
-    script.recover(job, judged)
+    settle_step.recover(script, job, judged)
     writes = script.commit(cut)
     draft.candidates[job] = None
     return writes
@@ -123,8 +125,8 @@ def repair(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int:
         draft.candidates[job] = Candidate(record.fence, record.status)
     elif draft.asides[job].parked:
         script.make_ready(job)
-        script.unschedule(job)
-        script.unpark(job)
+        script.clear(job, "scheduled")
+        script.clear(job, "parked")
     else:
         script.bury_without_envelope(job)
     return script.commit(cut)
@@ -137,12 +139,12 @@ def promote(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int
     if record is not None and record.status in WAITING and record.entry == NO_ENTRY:
         if draft.asides[job].parked:
             script.make_ready(job)
-            script.unschedule(job)
-            script.unpark(job)
+            script.clear(job, "scheduled")
+            script.clear(job, "parked")
         else:
             script.bury_without_envelope(job)
     else:
-        script.unschedule(job)
+        script.clear(job, "scheduled")
     return script.commit(cut)
 
 
@@ -155,7 +157,7 @@ def expire(draft: Draft, rules: Rules, job: int, cut: int | None = None) -> int:
     else:
         if record is not None and record.status in HELD:
             script.put(job, cancel=True)
-        script.unlist(job)
+        script.clear(job, "listed")
     return script.commit(cut)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.protocol import verbs
+from tests.model.protocol import settle_step, verbs
 from tests.model.protocol.draft import Draft
 from tests.model.protocol.faults import Fault
 from tests.model.protocol.script import Script
@@ -132,7 +132,7 @@ def marks(world: World, state: State) -> Iterator[Step]:
             if record.status == CLAIMED and record.fence == claim.fence:
                 draft = Draft(state)
                 call = Script(draft, world.rules)
-                call.mark(job, claim.fence)
+                settle_step.mark(call, job, claim.fence)
                 call.commit()
                 yield Step(("marks the start", number, job, claim.fence), draft)
 
