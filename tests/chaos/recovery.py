@@ -44,24 +44,13 @@ def allowed_seconds(stopped: float, faults: Iterable[Fault], limits: Limits) -> 
     return due + limits.margin - stopped
 
 
-def _allowed(fault: Fault, history: History) -> float:
-    """The seconds for what this kill or freeze struck.
+def _last_word(fault: Fault, faults: Iterable[Fault]) -> float:
+    """When the last thing that the worker had sent may have been carried out: a heartbeat, or a claim.
 
-    What the worker had sent into a cut line is carried out when the line is mended, and may be a heartbeat.
+    What it sent into a cut line is carried out when the line is mended.
     """
-    last_word = max(
-        [
-            fault.begin,
-            *(
-                each.until
-                for each in history.faults
-                if each.kind is FaultKind.PARTITION
-                and fault.worker is not None
-                and each.strikes(fault.worker, fault.begin, fault.begin)
-            ),
-        ]
-    )
-    return allowed_seconds(last_word, history.faults, history.limits) + last_word - fault.begin
+    lines = [each for each in faults if each.kind is FaultKind.PARTITION and each.worker == fault.worker]
+    return max([fault.begin, *(each.until for each in lines if each.begin <= fault.begin)])
 
 
 def recoveries(history: History, jobs: Mapping[str, Life]) -> Iterator[Recovery]:
@@ -73,15 +62,24 @@ def recoveries(history: History, jobs: Mapping[str, Life]) -> Iterator[Recovery]
     for fault in history.faults:
         if fault.kind not in (FaultKind.KILL, FaultKind.FREEZE) or fault.worker is None:
             continue
-        allowed = _allowed(fault, history)
-        thawed = None if fault.kind is FaultKind.KILL else fault.until
+        last_word = _last_word(fault, history.faults)
         for holding in by_worker[fault.worker]:
             over = None if holding.over is None else holding.over.at_ms / 1000
-            if holding.since > fault.begin or (over is not None and over <= fault.begin):
+            stopped = max(fault.begin, holding.since)  # the claim of a dead worker may be carried out late
+            if over is not None and over <= stopped:
                 continue  # not in flight
-            if thawed is not None and thawed <= fault.begin + allowed and (over is None or over > thawed):
-                continue  # it came back in time to go on
-            yield Recovery(fault, holding, None if over is None else over - fault.begin, allowed)
+            word = max(last_word, stopped)
+            allowed = allowed_seconds(word, history.faults, history.limits) + word - stopped
+            if fault.kind is FaultKind.FREEZE and (
+                holding.since > fault.begin or _back_in_time(fault, over, stopped + allowed)
+            ):
+                continue
+            yield Recovery(fault, holding, None if over is None else over - stopped, allowed)
+
+
+def _back_in_time(fault: Fault, over: float | None, due: float) -> bool:
+    """Whether a frozen worker came back before its job had to be recovered, and was."""
+    return fault.until <= due and (over is None or over > fault.until)
 
 
 def in_time(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:

@@ -180,6 +180,10 @@ BAD: dict[str, tuple[Kind, History]] = {
         Kind.LATE_RECOVERY,
         run(Story(DIED), faults=[replace(KILL, begin=T0 + 2.1)], limits=replace(LIMITS, lease=0.6)),
     ),
+    "claimed for a dead worker and recovered too late": (
+        Kind.LATE_RECOVERY,
+        run(Story(DIED).change(4, at_ms=round((T0 + 6) * 1000)), faults=[replace(KILL, begin=T0 + 0.5)]),
+    ),
     "never recovered": (Kind.LATE_RECOVERY, run(Story("claimed@a processing"), faults=[KILL])),
     "frozen for long and never recovered": (
         Kind.LATE_RECOVERY,
