@@ -1,18 +1,28 @@
 -- enqueue: new jobs -> queued, each with a typed disposition; the same job id sent again changes nothing.
 --
--- Order: job id seen, idempotency key, delay, write. Begins with a growing write, so that under OOM the
--- whole call is refused (R31).
--- Replies, one per row:  ACCEPTED | SCHEDULED <due ms> | DUPLICATE <job id> <status> | CONFLICT <job id> <status>
-local tag   = KEYS[1]                    -- hash tag of the shard
-local clock = ARGV[1]                    -- ms, or '' for Redis TIME
+-- Order: job id seen, idempotency key, room in the mirror's log, delay, write. Begins with a growing write, so
+-- that under OOM the whole call is refused (R31). A caller that knows the marker of a mirror is refused as a
+-- whole while Redis has another or none, since it has lost data, and everybody until that is restored (D19).
+-- One that knows none, or one that is off, gets the marker that stands as one reply more.
+-- Replies, one per row:  ACCEPTED | SCHEDULED <due ms> | DUPLICATE <job id> <status> | CONFLICT <job id> <status> | REJECTED <retry ms> log_full
+local tag    = KEYS[1]                   -- hash tag of the shard
+local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
+local marker = ARGV[2]                   -- of the mirror, as the caller knows it; '' for none
 -- rows: id task lane env extra
 -- `extra` is '' or eight lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
 -- producer. An empty line means: none.
 local script = 'enqueue'
 -- include: fragments/base.lua
 -- include: fragments/enqueue_step.lua
+local on = mirrored()
+if switch.restoring or (marker ~= '' and switch.marker ~= marker and switch.marker ~= 'off') then
+  return 'RESTORING'
+end
+if on and switch.bound then
+  log_is_full = tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound)
+end
 local replies = {}
-for i = 2, #ARGV, 5 do
+for i = 3, #ARGV, 5 do
   local id = ARGV[i]
   local reply = decide(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   seen_ids[id] = seen_ids[id] or reply
@@ -20,9 +30,9 @@ for i = 2, #ARGV, 5 do
 end
 write_accepted()
 if #lines > 0 then
-  local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-  redis.call('XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script,
-    'w', '-', 'e', table.concat(lines, '\n'))
+  add_event(script, '-')
   for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
 end
+local stands = on and switch.marker or ''
+if stands ~= marker then replies[#replies + 1] = 'MARKER ' .. stands end
 return replies

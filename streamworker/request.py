@@ -252,7 +252,8 @@ def accepted(placed: Placed, job: NewJob, key: str | None) -> None:
     if placed.disposition is Disposition.CONFLICT:
         raise IdempotencyConflict(placed.job_id, key or "", job.task)
     if placed.disposition is Disposition.REJECTED:
-        raise EnqueueRejected("the lane is full")
+        why = {"log_full": "the mirror is behind, and the log has reached its bound"}
+        raise EnqueueRejected(why.get(placed.reason, placed.reason or "the lane is full"), placed.retry_after)
 
 
 def value_of(job_id: str, ended: Ended) -> Any:

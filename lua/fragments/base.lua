@@ -7,7 +7,7 @@ local JOB, BODY, KEY = tag .. ':job:', tag .. ':body:', tag .. ':key:'
 local DONE, WORKER, LANE = tag .. ':done:', tag .. ':worker:', tag .. ':lane:'
 local SCHEDULE, DEADLINES, DLQ = tag .. ':schedule', tag .. ':deadlines', tag .. ':dlq'
 local EVENTS, STATS = tag .. ':events', tag .. ':stats'
-local FENCE, SWEEP = tag .. ':fence', tag .. ':sweep'
+local FENCE, SWEEP, POLICIES = tag .. ':fence', tag .. ':sweep', tag .. ':policies'
 local SUFFIX = { a = '', r = ':ready', q = ':quarantine' }
 local CHUNK = 500                        -- `unpack` of 8,000 fails (R33)
 
@@ -24,13 +24,49 @@ local now_text = format('%d', now)
 
 local lines = {}                         -- transition log, one line per edge
 local audit = {}                         -- what operators asked for and no edge tells: id epoch what
+local extras = {}                        -- what a mirror needs beside the lines: name value, see events.md
 local counters = {}                      -- stats field -> change
 local acks = {}                          -- stream -> entry ids to XACK and XDEL
 local dirty = {}                         -- records to save, in order
 local effects = {}                       -- the few of them with more to write than the record
 
+local switch                             -- the mirror's fields of `policies`, read once a call
+
+local function mirrored()                -- whether a mirror is on, so that the log carries all that it needs
+  if switch == nil then
+    local found = redis.call('HMGET', POLICIES, 'mirror', 'restoring', 'mirror_bound')
+    switch = { on = found[1] and found[1] ~= 'off', marker = found[1], restoring = found[2], bound = found[3] }
+  end
+  return switch.on
+end
+
+local function tell(kind, value)         -- beside the line that was written last
+  extras[#extras + 1] = kind .. format('%d', #lines)
+  extras[#extras + 1] = value
+end
+
 local function bump(field, by)
   counters[field] = (counters[field] or 0) + by
+end
+
+local function add_event(script, actor)  -- one entry of the log for this call
+  local event = { 'XADD', EVENTS, '*', 'n', format('%d', redis.call('HINCRBY', STATS, 'sequence', 1)),
+    't', now_text, 's', script, 'w', actor }
+  if #lines > 0 then
+    event[#event + 1] = 'e'
+    event[#event + 1] = table.concat(lines, '\n')
+  end
+  if #audit > 0 then
+    event[#event + 1] = 'a'
+    event[#event + 1] = table.concat(audit, '\n')
+  end
+  if mirrored() then
+    for i = 1, #extras do event[#event + 1] = extras[i] end
+    local size = 64                      -- as `size_of` in store/events.py
+    for i = 13, #event, 2 do size = size + #event[i] end
+    bump('log_bytes', size)
+  end
+  redis.call(unpack(event))
 end
 
 local function drop(stream, entry)

@@ -85,17 +85,7 @@ local function commit(fence)
   redis.call('PERSIST', FENCE)
   if fence then redis.call('SET', FENCE, format('%d', fence)) end
   if #lines > 0 or #audit > 0 then
-    local sequence = redis.call('HINCRBY', STATS, 'sequence', 1)
-    local event = { 'XADD', EVENTS, '*', 'n', format('%d', sequence), 't', now_text, 's', script, 'w', actor }
-    if #lines > 0 then
-      event[#event + 1] = 'e'
-      event[#event + 1] = table.concat(lines, '\n')
-    end
-    if #audit > 0 then
-      event[#event + 1] = 'a'
-      event[#event + 1] = table.concat(audit, '\n')
-    end
-    redis.call(unpack(event))
+    add_event(script, actor)
   end
   write_effects()
   write_records()

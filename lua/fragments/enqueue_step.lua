@@ -4,6 +4,7 @@
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
 local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
 local seen_ids, seen_keys, accepted = {}, {}, {}
+local log_is_full, FULL = false, 'REJECTED 1000 log_full'   -- the mirror's log has reached its bound
 
 local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
   if seen_keys[key] then return unpack(seen_keys[key]) end
@@ -36,12 +37,14 @@ local function decide(id, task, lane, env, extra)
       if holder then
         return (fingerprint == row.fingerprint and 'DUPLICATE ' or 'CONFLICT ') .. holder .. ' ' .. status
       end
+      if log_is_full then return FULL end
       seen_keys[row.key] = { id, row.fingerprint, 'queued' }
       row.window = window
     end
     if row.deadline ~= '' then row.deadline = format('%d', now + tonumber(row.deadline)) end
     if delay ~= '' and tonumber(delay) > 0 then row.due = format('%d', now + tonumber(delay)) end
   end
+  if log_is_full then return FULL end
   accepted[#accepted + 1] = row
   return row.due and 'SCHEDULED ' .. row.due or 'ACCEPTED'
 end
@@ -81,6 +84,7 @@ local function write_record(row, entry)
     redis.call('SET', KEY .. row.key, row.id .. ' ' .. row.fingerprint .. ' open')
   end
   redis.call('SET', JOB .. row.id, 'queued ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+  return more
 end
 
 local function new_line(row, before)     -- task and lane stand once for all that follow with the same
@@ -95,8 +99,12 @@ end
 local function write_accepted()
   for i = 1, #accepted do
     local row = accepted[i]
-    write_record(row, write_place(row))
+    local more = write_record(row, write_place(row))
     bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
     lines[#lines + 1] = new_line(row, accepted[i - 1])
+    if mirrored() then
+      tell('p', row.env)
+      if more ~= '' then tell('k', more) end
+    end
   end
 end

@@ -48,6 +48,7 @@ local function succeed(rec, reason, result, by)
   rec.strikes = 0
   transition(rec, 'succeeded', reason, close_claim(rec, 'succeeded', by))
   if result ~= '' then
+    if mirrored() then tell('r', result) end
     if #result > SMALL or string.find(result, '\n', 1, true) then
       effect(rec)
       rec.body = { 'result', result }
@@ -64,6 +65,7 @@ local function fail(rec, reason, class, code, text, env, by)
   if rec.fence == '0' then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
   local held = close_claim(rec, 'failed', by)
   transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code .. held)
+  if text ~= '' and mirrored() then tell('x', text) end
   put(rec, 'ec', class .. ' ' .. code)
   effect(rec)
   if text ~= '' then rec.body = { 'error', text } end

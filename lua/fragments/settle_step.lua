@@ -56,6 +56,7 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   end
   local held = close_claim(rec, kind == 'R' and 'retry' or 'released', by)
   transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, facts .. held)
+  if kind == 'R' and text ~= '' and mirrored() then tell('x', text) end
   if kind == 'R' then
     put(rec, 'ec', class .. ' ' .. code)
     if text ~= '' then effect(rec); rec.body = { 'error', text } end

@@ -71,6 +71,7 @@ class Reason(StrEnum):
     BAD_RECORD = "bad_record"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
+    RESTORED = "restored"
 
 
 class ErrorClass(StrEnum):

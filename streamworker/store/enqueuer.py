@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import StreamworkerError
+from streamworker.core.errors import OutcomeUnknown, StreamworkerError
 from streamworker.store import scripts
-from streamworker.store.caller import Caller, passes
+from streamworker.store.caller import Caller, backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
-from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
+from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
 from streamworker.store.scripts import NewJob
 
 _Waiting = tuple[NewJob, "asyncio.Future[Placed]"]
@@ -25,6 +25,7 @@ class Enqueuer:
         self._pending: list[_Waiting] = []
         self._scheduled = False
         self._resending: set[asyncio.Task[None]] = set()
+        self._marker = Marker()
         self._loop = asyncio.get_running_loop()
 
     def add(self, job: NewJob) -> asyncio.Future[Placed]:
@@ -50,7 +51,7 @@ class Enqueuer:
         if not self._caller.link.connected:
             self._persist(chunk, sent=False)
             return
-        call = _call(chunk)
+        call = self._call(chunk)
         reply = self._caller.link.send_script(call.script, self._caller.tag, *call.argv)
         reply.add_done_callback(partial(self._answered, chunk))
 
@@ -58,7 +59,10 @@ class Enqueuer:
         if reply.cancelled():
             self._persist(chunk, sent=True)
         elif (error := reply.exception()) is None:
-            _resolve(chunk, reply.result())
+            if reply.result() == RESTORING:
+                self._persist(chunk, sent=False)
+            else:
+                _resolve(chunk, self._marker.learn(reply.result()))
         elif isinstance(error, NoScript) or (isinstance(error, Exception) and passes(error)):
             self._persist(chunk, sent=not isinstance(error, ReplyError))
         else:
@@ -74,11 +78,28 @@ class Enqueuer:
     async def _resend(self, chunk: Sequence[_Waiting], sent: bool) -> None:
         job_ids = [job.job_id for job, _ in chunk]
         try:
-            replies = await self._caller.run_once_known(_call(chunk), job_ids, sent=sent)
+            replies = await self._until_restored(chunk, job_ids, sent)
         except StreamworkerError as error:
             _refuse(chunk, error)
         else:
             _resolve(chunk, replies)
+
+    async def _until_restored(self, chunk: Sequence[_Waiting], job_ids: list[str], sent: bool) -> list[bytes]:
+        """The replies, once Redis has its data again. Raises EnqueueRejected when that takes too long."""
+        until = self._loop.time() + self._caller.patience
+        attempt = 0
+        while True:
+            replies: Any = await self._caller.run_once_known(self._call(chunk), job_ids, sent=sent)
+            if replies != RESTORING:
+                return self._marker.learn(replies)
+            attempt += 1
+            pause = backoff(attempt)
+            if self._loop.time() + pause > until:
+                raise OutcomeUnknown(job_ids) if sent else restoring()
+            await asyncio.sleep(pause)
+
+    def _call(self, chunk: Sequence[_Waiting]) -> scripts.Call:
+        return enqueue_call((job for job, _ in chunk), self._marker.known)
 
     async def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
         """Place a list in one or a few calls of at most 500, two of them in flight. Errors as in `add`.
@@ -114,10 +135,6 @@ class Enqueuer:
 
 def _chunks(pending: Sequence[_Waiting]) -> list[Sequence[_Waiting]]:
     return chunked(pending, lambda waiting: waiting[0])
-
-
-def _call(chunk: Sequence[_Waiting]) -> scripts.Call:
-    return enqueue_call(job for job, _ in chunk)
 
 
 def _resolve(chunk: Sequence[_Waiting], replies: list[bytes]) -> None:

@@ -26,6 +26,9 @@ class Placed:
     job_id: str
     disposition: Disposition
     status: str = "queued"
+    #: Of a rejection: seconds after which it may be tried again, and one word why.
+    retry_after: float | None = None
+    reason: str = ""
 
     @classmethod
     def parse(cls, reply: bytes, job: NewJob) -> Placed:
@@ -34,6 +37,8 @@ class Placed:
         disposition = Disposition(word)
         if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
             return cls(rest[0], disposition, rest[1])
+        if disposition is Disposition.REJECTED:
+            return cls(job.job_id, disposition, "", int(rest[0]) / 1000, rest[1])
         return cls(job.job_id, disposition)
 
 
@@ -53,12 +58,36 @@ def chunked(items: Sequence[T], job_of: Callable[[T], NewJob]) -> list[Sequence[
     return list(chunks)
 
 
-def enqueue_call(jobs: Iterable[NewJob]) -> scripts.Call:
+#: The whole reply to an enqueue while Redis is being brought back to what the durable record has (D19).
+RESTORING = b"RESTORING"
+_MARKER = b"MARKER "
+
+
+class Marker:
+    """What a producer knows of the mirror: the mark that Redis keeps as long as it keeps its data."""
+
+    def __init__(self) -> None:
+        self.known = ""
+
+    def learn(self, replies: list[bytes]) -> list[bytes]:
+        """The replies without what they say of the marker, which is known from now on."""
+        if replies and replies[-1].startswith(_MARKER):
+            self.known = replies[-1][len(_MARKER) :].decode()
+            return replies[:-1]
+        return replies
+
+
+def enqueue_call(jobs: Iterable[NewJob], marker: str = "") -> scripts.Call:
     """The script call that enqueues these jobs."""
     rows: list[Argument] = []
     for job in jobs:
         rows.extend(job.row())
-    return scripts.enqueue(clock="", rows=rows)
+    return scripts.enqueue(clock="", marker=marker, rows=rows)
+
+
+def restoring() -> EnqueueRejected:
+    """The refusal while Redis is being restored."""
+    return EnqueueRejected("Redis lost data, and is being restored from Postgres", retry_after=1.0)
 
 
 def refusal(error: Exception) -> Exception:

@@ -47,8 +47,8 @@ def bound(wrapper: F) -> F:
 
 
 @bound
-def enqueue(*, clock: str, rows: Iterable[Argument]) -> Call:
-    return Call(lua.load("enqueue"), (clock, *rows))
+def enqueue(*, clock: str, marker: str = "", rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("enqueue"), (clock, marker, *rows))
 
 
 @bound
@@ -137,6 +137,21 @@ def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument
 @bound
 def discard(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("discard"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def mirrored(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("mirrored"), tuple(rows))
+
+
+@bound
+def restore(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("restore"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def hold(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("hold"), tuple(rows))
 
 
 @bound

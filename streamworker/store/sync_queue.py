@@ -16,7 +16,7 @@ from streamworker.store.caller import backoff
 from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
-from streamworker.store.placing import Placed, chunked, enqueue_call, refusal
+from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
 from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
 from streamworker.store.sync_links import SyncCaller
@@ -32,6 +32,7 @@ class SyncQueue:
         self.caller = SyncCaller(settings.redis_url, self.keys.tag, patience=patience)
         self._manifest = manifest.Cache()
         self._pressures = Pressures()
+        self._marker = Marker()
 
     def declared(self, task: str) -> Declaration | None:
         """What the manifest says of a task, as far as this queue has read it; see `know`."""
@@ -83,13 +84,27 @@ class SyncQueue:
         """
         placed: list[Placed] = []
         for chunk in chunked(jobs, lambda job: job) if jobs else []:
-            call = enqueue_call(chunk)
             try:
-                replies = self.caller.run_once_known(call, [job.job_id for job in chunk])
+                replies = self._until_restored(chunk)
             except ReplyError as error:
                 raise refusal(error) from None
             placed += [Placed.parse(reply, job) for job, reply in zip(chunk, replies, strict=True)]
         return placed
+
+    def _until_restored(self, chunk: Sequence[NewJob]) -> list[bytes]:
+        """The replies, once Redis has its data again. Raises EnqueueRejected when that takes too long."""
+        until = time.monotonic() + self.caller.patience
+        attempt, job_ids = 0, [job.job_id for job in chunk]
+        while True:
+            call = enqueue_call(chunk, self._marker.known)
+            replies = self.caller.run_once_known(call, job_ids)
+            if replies != RESTORING:
+                return self._marker.learn(replies)
+            attempt += 1
+            pause = backoff(attempt)
+            if time.monotonic() + pause > until:
+                raise restoring()
+            time.sleep(pause)
 
     def record(self, job_id: str) -> Record:
         """The job's record. Raises JobNotFound."""

@@ -258,7 +258,12 @@ class Keeper:
             await self._caller.run(scripts.forget(worker=worker, leave=0, rows=list(self._lanes)))
 
     async def _trim_events(self) -> None:
-        """Without a mirror the log is capped in bytes; what falls out shows as incomplete history."""
+        """Without a mirror the log is capped in bytes; what falls out shows as incomplete history.
+
+        While one is on, nothing else takes entries away (D18).
+        """
+        if await self._caller.command("HGET", self._keys.policies, "mirror") not in (None, b"off"):
+            return
         size = await self._caller.command("MEMORY", "USAGE", self._keys.events, "SAMPLES", 5)
         if size is None or size <= EVENTS_BYTES:
             return

@@ -198,6 +198,36 @@ def publish(shard: Shard) -> scripts.Call:
     return scripts.publish(rows=["pack", '{"lane":"a"}', "ship", "{}"])
 
 
+def mirrored(shard: Shard) -> scripts.Call:
+    shard.redis("HSET", shard.keys.policies, "mirror", "m1")
+    shard.put("j")
+    shard.watchful = False  # the log goes
+    (entry,) = shard.look().streams["events"]
+    return scripts.mirrored(rows=[entry, 100, "1-1", 100])
+
+
+def restore(shard: Shard) -> scripts.Call:
+    head = "processing 2 3 0 6 0 normal add 1 - - -"
+    rows = ["j", head, "env of j", "\nky=add::k\nkf=f", "k", head, "env of k", "\nky=add::k\nkf=f"]
+    return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
+
+
+def restore_an_end(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("held"), job("waiting"))
+    shard.claim_one()
+    shard.watchful = False  # it ends as Postgres knows, which the log of Redis does not
+    rows = [
+        word
+        for each in ("held", "waiting")
+        for word in (each, "succeeded 1 1 0 4 0 normal add 1 - - -", "", "")
+    ]
+    return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
+
+
+def hold(shard: Shard) -> scripts.Call:
+    return scripts.hold(rows=["add::k", "j f succeeded", 60_000])
+
+
 def look(shard: Shard) -> scripts.Call:
     shard.put("j")
     return scripts.watch(clock=shard.clock, job_id="j", wait=0)
@@ -235,6 +265,10 @@ CASES: dict[str, Arrange] = {
     "cron: replace": _cron("replace"),
     "cron: replace a held one": _cron("replace", held=True),
     "publish": publish,
+    "mirrored": mirrored,
+    "restore": restore,
+    "restore: over": restore_an_end,
+    "hold": hold,
     "watch": look,
 }
 

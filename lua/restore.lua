@@ -1,0 +1,115 @@
+-- restore: open jobs that Redis lost, as the durable record has them; and the end of those that it has ended (D19).
+--
+-- An open job that is missing comes back under its id, with its epoch, attempt and strikes and the next
+-- version: to ready, or into the schedule if `due` is still to come. Its key is its own again; if another job
+-- has that by now, it ends `superseded`. A job that is there and open although the record says that it is
+-- over ends as the record says, without another move; a worker that holds it is told.
+-- Replies, one per row:  RESTORED | THERE | SUPERSEDED <job id> | ENDED | FLAGGED
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local actor        = ARGV[2]             -- the mirror, for the log
+local retention_ms = ARGV[3]             -- how long a finished record stays
+-- rows: id head env more
+-- `head` is twelve words: status attempt starts strikes version epoch lane task enqueued_at due class code;
+-- `more` the other lines of the record as it was enqueued.
+local script = 'restore'
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/finish.lua
+-- include: fragments/commit.lua
+local ROW = '^(%l[%l_]+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%d+) (%S+) (%S+) (%S+)$'
+local taken = {}
+
+local function revive(id, head, more)
+  local status, attempt, starts, strikes, version, epoch, la, ta, at, due = match(head, ROW)
+  if not status then error('restore row cannot be read: ' .. head) end
+  local rec = { id = id, status = status, attempt = attempt + 0, starts = starts + 0, strikes = strikes + 0,
+    version = version + 0, epoch = epoch + 0, fence = '0', lease = '0', en = '-', la = la, ta = ta, at = at,
+    more = more, added = '', was_lane = la }
+  read_lines(rec, more)
+  records[id] = rec
+  return rec, tonumber(due)
+end
+
+local function move(rec, to, reason, facts) -- along no edge of the table: from where it was to where it is again
+  local from = rec.status
+  rec.version, rec.status = rec.version + 1, to
+  touch(rec)
+  rec.token = token_of(rec)
+  lines[#lines + 1] = rec.id .. ' ' .. from .. ' ' .. rec.token .. ' ' .. reason .. facts
+end
+
+local function rival(rec)                -- who has its key by now, or nil
+  if (rec.ky or '') == '' then return nil end
+  local holder, state = taken[rec.ky], 'open'
+  if not holder then
+    holder, state = match(redis.call('GET', KEY .. rec.ky) or '', '^(%S+) %S+ (%S+)$')
+    if state == 'open' then
+      local record = redis.call('GET', JOB .. holder)
+      if not record or match(record, '^%S+') == 'failed_terminal' then holder = nil end
+    end
+  end
+  if holder and holder ~= rec.id then return holder end
+  return nil
+end
+
+local function bring_back(id, head, env, more)
+  local rec, due = revive(id, head, more)
+  local held = HELD[rec.status]
+  local holder = rival(rec)
+  if holder then
+    put(rec, 'fi', now_text)
+    put(rec, 'ec', 'persistent superseded')
+    move(rec, 'failed_terminal', 'superseded', ' class=persistent code=superseded')
+    return 'SUPERSEDED ' .. holder
+  end
+  if (rec.ky or '') ~= '' then
+    taken[rec.ky] = id
+    rec.key_open = format('%s %s open', id, rec.kf or '-')
+  end
+  if held then rec.attempt = math.max(0, rec.attempt - 1) end  -- whether it ran is not known: uncharged
+  local waits = due and due > now
+  move(rec, held and 'queued' or rec.status, 'restored', waits and format(' due=%d', due) or '')
+  effect(rec)
+  if (rec.dl or '') ~= '' then redis.call('ZADD', DEADLINES, rec.dl, id) end
+  if waits then park(rec, env, due) else make_ready(rec, env) end
+  return 'RESTORED'
+end
+
+local function end_as_known(rec, head)
+  local status, _, _, _, version, epoch, _, _, _, _, class, code = match(head, ROW)
+  if not status then error('restore row cannot be read: ' .. head) end
+  if HELD[rec.status] then
+    if (rec.cx or '') ~= '' then return 'THERE' end
+    put(rec, 'cx', 'superseded')
+    audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' cancel_requested'
+    return 'FLAGGED'
+  end
+  release_key(rec, status)
+  leave_waits(rec)
+  rec.status, rec.version, rec.epoch = status, version + 0, epoch + 0
+  if code ~= '-' then put(rec, 'ec', class .. ' ' .. code) end
+  put(rec, 'fi', now_text)
+  effect(rec)
+  rec.drop_env = true
+  touch(rec)
+  return 'ENDED'
+end
+
+redis.call('PERSIST', FENCE)             -- allowed under OOM, so the rest is too (R31)
+local replies = {}
+for i = 4, #ARGV, 4 do
+  local id, head = ARGV[i], ARGV[i + 1]
+  local rec, over = load(id), match(head, '^succeeded ') or match(head, '^failed_terminal ')
+  local reply = 'THERE'
+  if not rec and not over then
+    reply = bring_back(id, head, ARGV[i + 2], ARGV[i + 3])
+  elseif rec and not rec.bad and over and (WAITING[rec.status] or HELD[rec.status]) then
+    reply = end_as_known(rec, head)
+  end
+  replies[#replies + 1] = reply
+end
+commit()
+return replies

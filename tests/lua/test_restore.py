@@ -1,0 +1,132 @@
+"""restore and hold: what Redis lost comes back as the durable record has it (D19)."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamworker.core.outcome import Success
+from streamworker.store import scripts
+from tests.lua.driver import RETENTION, START, Shard, job, plan_of
+
+MORE = "\nky=add::k\nkf=f\nkw=60000\ntn=acme"
+
+
+def head_of(status: str, *, attempt: int = 1, starts: int = 2, strikes: int = 0, due: str = "-") -> str:
+    """The row's head of a job of version 5 in its first epoch but one."""
+    return f"{status} {attempt} {starts} {strikes} 5 1 normal add {START - 1000} {due} - -"
+
+
+def restore(shard: Shard, job_id: str, head: str, more: str = "") -> str:
+    """One row."""
+    rows = [job_id, head, f"env of {job_id}", more]
+    call = scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
+    (reply,) = shard.send(call)
+    return str(reply.decode())
+
+
+@pytest.mark.parametrize(
+    ("status", "attempt", "becomes"),
+    [("queued", 0, "queued"), ("claimed", 1, "queued"), ("processing", 2, "queued"),
+     ("retry_scheduled", 2, "retry_scheduled")],
+)  # fmt: skip
+def test_a_lost_job_waits_again_uncharged_with_its_counters(
+    shard: Shard, status: str, attempt: int, becomes: str
+) -> None:
+    assert restore(shard, "j", head_of(status, attempt=attempt), MORE) == "RESTORED"
+
+    charged = attempt - 1 if status in ("claimed", "processing") else attempt
+    shard.check("j", status=becomes, attempt=charged, starts=2, epoch=1, place="r", key="open")
+    record = shard.record("j")
+    assert (record.version, record.number("at"), record.text("tn")) == (6, START - 1000, "acme")
+    (line,) = shard.history("j")
+    assert (line.reason, line.source, line.target, line.actor) == ("restored", status, becomes, "mirror")
+    claim = shard.claim_one()
+    assert (claim.attempt, claim.starts, claim.epoch) == (charged + 1, 3, 1)
+    assert claim.envelope == b"env of j"
+    assert shard.settle(claim, Success()) == "OK"
+
+
+def test_a_retry_keeps_its_due_time(shard: Shard) -> None:
+    restore(shard, "j", head_of("retry_scheduled", due=str(shard.now + 500)))
+
+    shard.check("j", status="retry_scheduled", place="schedule", due_in=500)
+    assert shard.claim() == []
+    shard.elapse(500)
+    assert shard.promote()[0] == 1
+    assert shard.claim_one().job_id == "j"
+
+
+def test_a_job_with_strikes_comes_back_into_quarantine(shard: Shard) -> None:
+    restore(shard, "j", head_of("processing", strikes=1))
+
+    shard.check("j", place="q", strikes=1)
+    assert shard.claim() == []
+    assert shard.claim_one(plan=plan_of(("normal", 1, 0, "q"))).job_id == "j"
+
+
+def test_a_deadline_holds_again(shard: Shard) -> None:
+    restore(shard, "j", head_of("queued", attempt=0), f"\ndl={shard.now + 100}")
+
+    shard.elapse(100)
+
+    assert shard.promote()[1] == 1
+    shard.check("j", status="failed_terminal", error="persistent expired")
+
+
+def test_a_job_that_is_there_is_left_as_it_is(shard: Shard) -> None:
+    shard.put("j")
+    before = shard.look()
+
+    assert restore(shard, "j", head_of("processing")) == "THERE"
+
+    assert shard.look().records() == before.records()
+
+
+def test_a_key_that_names_another_job_by_now_ends_the_old_one(shard: Shard) -> None:
+    shard.put("new", key_id="add::k", fingerprint="f")
+
+    assert restore(shard, "old", head_of("queued"), MORE) == "SUPERSEDED new"
+
+    shard.check("old", status="failed_terminal", error="persistent superseded", dead=None)
+    shard.check("new", status="queued", key="open")
+    assert shard.redis("PTTL", shard.keys.job("old")) > 0
+
+
+def test_two_old_jobs_of_one_key_do_not_both_come_back(shard: Shard) -> None:
+    rows = [word for each in ("a", "b") for word in (each, head_of("queued"), f"env of {each}", MORE)]
+    call = scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
+
+    assert shard.send(call) == [b"RESTORED", b"SUPERSEDED a"]
+
+
+def test_a_waiting_job_that_is_over_in_postgres_ends_without_a_move(shard: Shard) -> None:
+    shard.enqueue(job("j", key_id="add::k", fingerprint="f"), job("parked", delay_ms=500))
+    shard.watchful = False
+    moves = len(shard.look().lines())
+
+    assert restore(shard, "j", head_of("succeeded")) == "ENDED"
+    dead = head_of("failed_terminal").removesuffix("- -") + "persistent bad"
+    assert restore(shard, "parked", dead) == "ENDED"
+
+    assert len(shard.look().lines()) == moves
+    shard.check("j", status="succeeded", place=None, key="succeeded")
+    shard.check("parked", status="failed_terminal", place=None, error="persistent bad")
+    assert shard.claim() == []
+    assert shard.stats()["queued:normal"] == shard.stats()["scheduled:normal"] == 0
+    assert shard.redis("PTTL", shard.keys.job("j")) > 0
+
+
+def test_whoever_runs_a_job_that_is_over_in_postgres_is_told(shard: Shard) -> None:
+    claim = shard.take("j")
+
+    assert restore(shard, "j", head_of("succeeded")) == "FLAGGED"
+
+    assert shard.heartbeat(claim)[2] == ["j", "superseded"]
+
+
+def test_a_held_key_makes_a_later_enqueue_a_duplicate(shard: Shard) -> None:
+    assert shard.send(scripts.hold(rows=["add::k", "old f succeeded", 60_000])) == 1
+    assert shard.send(scripts.hold(rows=["add::k", "other g succeeded", 60_000])) == 0
+
+    assert shard.put("new", key_id="add::k", fingerprint="f") == "DUPLICATE old succeeded"
+    assert 0 < shard.redis("PTTL", shard.keys.key("add::k")) <= 60_000
