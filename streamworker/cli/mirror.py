@@ -12,10 +12,11 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import PATIENCE, AppName, Json, RedisUrl, settings_of
-from streamworker.cli.output import emit_json, say
+from streamworker.cli.output import emit_json, print_table, say
 
 if TYPE_CHECKING:
     from streamworker.postgres.mirror import Mirror
+    from streamworker.postgres.verify import Verified
     from streamworker.settings import Settings
     from streamworker.telemetry.http import HttpServer
 
@@ -166,6 +167,85 @@ async def _answer(mirror: Mirror, host: str, port: int) -> HttpServer:
 
 
 @app.command()
+def verify(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="K", help="Differences that are shown.", min=1)
+    ] = 20,
+    as_json: Json = False,
+) -> int:
+    """Compare Redis with Postgres, job by job. Exit code 1 if they differ, or the mirror is far behind.
+
+    What differs at first is looked at again once the mirror has come along. Reads only.
+    """
+    settings = settings_of(app, redis_url)
+    found = asyncio.run(_verify(settings, _dsn(dsn)))
+    if as_json:
+        emit_json(found.json())
+        return 0 if found.good else 1
+    shown = found.differences[:limit]
+    if shown:
+        print_table(["job", "Redis", "Postgres"], [(each.job_id, *map(_state, each.sides)) for each in shown])
+    if not found.caught_up:
+        say("the mirror is behind: is `streamworker mirror run` running?")
+    say(
+        f"{found.compared} jobs compared, {len(found.differences)} differ; kept aside: "
+        f"{found.conflicts} moves that contradict others, {found.refused} rows that Postgres refused"
+    )
+    if found.without_payload:
+        say(f"{found.without_payload} open jobs are older than the mirror: Postgres could not restore them")
+    return 0 if found.good else 1
+
+
+def _state(side: tuple[str, int, int] | None) -> str:
+    return "-" if side is None else f"{side[0]}, version {side[2]}"
+
+
+async def _verify(settings: Settings, dsn: str) -> Verified:
+    from streamworker.postgres import connection
+    from streamworker.postgres.verify import Verifier
+    from streamworker.store.caller import Caller
+    from streamworker.store.keys import Keys
+
+    keys = Keys(settings.namespace)
+    caller = Caller(settings.redis_url, keys.tag, patience=PATIENCE)
+    link = await connection.connect(dsn, writes=False)
+    try:
+        return await Verifier(link, caller, keys).run()
+    finally:
+        await link.close()
+        await caller.close()
+
+
+@app.command()
+def reconcile(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring Redis back to what Postgres knows: for when Redis lost data.
+
+    A running mirror notices most losses and does this by itself. Jobs that Postgres has as open are enqueued
+    again under their ids, uncharged; what it has as finished does not run again; keys are held for what is
+    left of their windows. Enqueues are refused meanwhile. Running it twice is harmless.
+    """
+    from streamworker.postgres.mirror import Mirror
+
+    mirror = Mirror(settings_of(app, redis_url), _dsn(dsn), f"{socket.gethostname()}-{os.getpid()}")
+    done = asyncio.run(mirror.reconcile(dry_run=dry_run))
+    if as_json:
+        emit_json(done.json())
+    else:
+        print(done)
+
+
+@app.command()
 def off(app: AppName = None, redis_url: RedisUrl = None, dsn: Dsn = None) -> None:
     """Turn the mirror of an app off: its log is capped again, and what Postgres has stays there."""
     settings = settings_of(app, redis_url)
@@ -184,7 +264,7 @@ async def _off(settings: Settings, dsn: str) -> None:
     link = await connection.connect(dsn)
     try:
         await offsets.end(link, settings.namespace, keys.shard)
-        await Switch(caller, keys).clear()
+        await Switch(caller, keys).off()
     finally:
         await link.close()
         await caller.close()

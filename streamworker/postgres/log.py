@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamworker.store import scripts
 from streamworker.store.caller import Caller
 from streamworker.store.events import pairs
 from streamworker.store.keys import Keys
@@ -45,8 +46,8 @@ class Log:
     async def remove(self, read: Sequence[tuple[str, int]]) -> None:
         """Take away exactly these entries (D18), given as id and size."""
         for start in range(0, len(read), REMOVED):
-            ids = [entry_id for entry_id, _ in read[start : start + REMOVED]]
-            await self._caller.command("XDEL", self._keys.events, *ids)
+            rows = [word for entry in read[start : start + REMOVED] for word in entry]
+            await self._caller.run(scripts.mirrored(rows=rows))
 
     async def lag(self) -> Lag:
         """How much there is to be read, and how old it is."""
@@ -66,7 +67,18 @@ class Log:
         last = await self._caller.command("XREVRANGE", self._keys.events, "+", "-", "COUNT", 1)
         return last[0][0].decode() if last else HEAD
 
+    async def read_up_to(self, last: str) -> bool:
+        """Whether nothing is left of what was logged up to that entry."""
+        first = await self.first_id()
+        return first is None or order_of(first) > order_of(last)
+
     async def first_id(self) -> str | None:
         """The id of the oldest entry; None when the log is empty."""
         first = await self._caller.command("XRANGE", self._keys.events, "-", "+", "COUNT", 1)
         return first[0][0].decode() if first else None
+
+
+def order_of(entry_id: str) -> tuple[int, int]:
+    """Ids of a stream compare by time, then by number."""
+    ms, _, number = entry_id.partition("-")
+    return int(ms), int(number or 0)

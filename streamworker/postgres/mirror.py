@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConnectionLost, StreamworkerError
 from streamworker.postgres import migrate, offsets
+from streamworker.postgres.adopt import Adopter
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
 from streamworker.postgres.gauges import Gauges, State
-from streamworker.postgres.log import HEAD, Log
-from streamworker.postgres.offsets import Offset, Overtaken
+from streamworker.postgres.log import Log
+from streamworker.postgres.offsets import Overtaken
+from streamworker.postgres.pipe import Pipe
+from streamworker.postgres.reconcile import Reconciled, Reconciler
 from streamworker.postgres.retention import prune
 from streamworker.postgres.switch import Switch
-from streamworker.postgres.writer import Writer, Written
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff
@@ -36,14 +38,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamworker.mirror")
 
-#: A batch ends at so many entries, moves or bytes, or this long after its first entry, in seconds.
-BATCH_ENTRIES, BATCH_MOVES, BATCH_BYTES, BATCH_SECONDS = 500, 5000, 8 << 20, 0.05
-#: Entries that one read asks for: one may hold a megabyte of envelopes.
-READ_COUNT = 50
-#: ms that a read of an empty log waits, and seconds between two reads while a batch gathers.
-BLOCK_MS, GATHER_EVERY = 1000, 0.005
 #: ms that an elected writer may be silent before another takes over, and seconds between two looks.
 TERM_MS, ELECT_EVERY = 5000, 1.0
+#: Times that a reconcile begins anew because another mirror wrote meanwhile.
+OVERTAKEN = 20
 #: Seconds between two looks for what is too old.
 PRUNE_EVERY = 3600.0
 #: Seconds between two attempts while Postgres or Redis is away, at most.
@@ -138,93 +136,113 @@ class Mirror:
             connection.terminate()
 
     async def _mirror(self, connection: asyncpg.Connection) -> None:
-        offset = await offsets.begin(connection, self._settings.namespace, 0, secrets.token_hex(8))
-        offset = await self._switch.settle(connection, offset)
+        pipe = await self._pipe(connection)
         if self.gauges.enter(State.MIRRORING):
-            log.info("mirror %s: mirroring %s from entry %d", self._name, self._keys.tag, offset.sequence + 1)
-        writer = Writer(connection, self._name)
-        batch = await self._gather(HEAD)
+            log.info(
+                "mirror %s: mirroring %s from entry %d", self._name, self._keys.tag, pipe.offset.sequence + 1
+            )
+        await self._adopt(connection, pipe)
+        batch = await pipe.gather()
         while True:
             if not batch.read:
                 if self._stopping.is_set() or not await self._elected():
                     return
-                offset = await self._chores(connection, writer, offset)
-                batch = await self._gather(HEAD)
+                await self._chores(connection, pipe)
+                batch = await pipe.gather()
                 continue
-            writing = asyncio.create_task(self._commit(writer, batch, offset))
+            writing = asyncio.create_task(pipe.commit(batch))
             try:  # the next one is read while this one is written
-                following = Batch() if self._stopping.is_set() else await self._gather(batch.read[-1][0])
+                batch = Batch() if self._stopping.is_set() else await pipe.gather(batch.read[-1][0])
             finally:
-                written = await writing
-            offset, batch = written.offset, following
+                await writing
             if time.monotonic() >= self._next_election:
                 if not await self._elected():
                     return
-                offset = await self._chores(connection, writer, offset)
-                batch = await self._gather(HEAD)  # after a failover older ids may have come back
+                await self._chores(connection, pipe)
+                batch = await pipe.gather(wait=False)  # from the head: older ids may have come back
 
-    async def _gather(self, after: str) -> Batch:
-        """What is in the log after that entry, as much as one transaction should take."""
-        batch = Batch()
-        found = await self._log.read(after, READ_COUNT, block_ms=BLOCK_MS)
-        until = time.monotonic() + BATCH_SECONDS
-        while True:
-            for entry_id, flat in found:
-                batch.add(entry_id, flat)
-                after = entry_id.decode()
-            if not batch.read or batch.moves >= BATCH_MOVES or batch.size >= BATCH_BYTES:
-                return batch
-            if len(batch.read) >= BATCH_ENTRIES or time.monotonic() >= until:
-                return batch
-            if not found:
-                await asyncio.sleep(GATHER_EVERY)
-            found = await self._log.read(after, READ_COUNT)
+    async def _adopt(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
+        """Complete what Postgres has of the jobs that were open before the mirror was on."""
+        adopter = Adopter(connection, self._caller, self._keys)
+        if pipe.offset.commits and not await adopter.wanted():
+            return
+        await pipe.drain(await self._log.last_id())
+        if adopted := await adopter.run():
+            log.info("mirror %s: took in %d jobs that are older than it", self._name, adopted)
+        pipe.offset = await offsets.advance(  # from here on a marker that is gone proves a loss
+            connection,
+            pipe.offset,
+            sequence=pipe.offset.sequence,
+            entry=pipe.offset.entry,
+            writer=self._name,
+        )
 
-    async def _commit(self, writer: Writer, batch: Batch, offset: Offset) -> Written:
-        began = time.monotonic()
-        written = await writer.write(batch, offset)
-        self.gauges.batch(time.monotonic() - began)
-        self._count(written)
-        await self._log.remove(batch.read)
-        return written
+    async def _pipe(self, connection: asyncpg.Connection) -> Pipe:
+        """The way into Postgres, with the mirror switched on."""
+        marker = await self._switch.marker() or secrets.token_hex(8)
+        offset = await offsets.begin(connection, self._settings.namespace, self._keys.shard, marker)
+        offset = await self._switch.settle(connection, offset)
+        return Pipe(self._log, connection, offset, self._name, self.gauges)
 
-    def _count(self, written: Written) -> None:
-        gauges = self.gauges
-        gauges.rows["jobs"] += written.jobs
-        gauges.rows["job_transitions"] += written.moves
-        gauges.known += written.known
-        for kind, count, what in (
-            ("row", written.refused, "rows were refused and are kept in mirror_refused"),
-            ("conflict", written.differing, "moves contradict what is known and are in mirror_conflicts"),
-            ("gap", written.unread, "entries went from the log before they were read"),
-        ):
-            if count:
-                gauges.count(kind, count)
-                log.warning("mirror %s: %d %s", self._name, count, what)
+    async def reconcile(self, *, dry_run: bool = False) -> Reconciled:
+        """Bring Redis back to what Postgres knows, now. Raises PostgresUnavailable, ConnectionLost.
+
+        Meant for whoever knows that Redis lost data; the mirror does it by itself on proof (D19).
+        """
+        connection = await connect(self._dsn)
+        try:
+            for _ in range(OVERTAKEN):
+                with contextlib.suppress(Overtaken):
+                    pipe = await (self._looking(connection) if dry_run else self._pipe(connection))
+                    return await self._reconciler(connection, pipe).run(dry_run=dry_run)
+            raise PostgresUnavailable("error", "other mirrors write all the time: stop them, and try again")
+        except Exception as error:
+            if passing(error):
+                raise unavailable(error) from error
+            raise
+        finally:
+            connection.terminate()
+            await self._caller.close()
+
+    async def _looking(self, connection: asyncpg.Connection) -> Pipe:
+        """The way into Postgres as it stands, with nothing switched."""
+        offset = await offsets.read(connection, self._settings.namespace, self._keys.shard)
+        if offset is None:
+            raise PostgresUnavailable(
+                "error", f"nothing of {self._settings.namespace} was ever mirrored here"
+            )
+        return Pipe(self._log, connection, offset, self._name, self.gauges)
+
+    def _reconciler(self, connection: asyncpg.Connection, pipe: Pipe) -> Reconciler:
+        return Reconciler(connection, self._caller, self._keys, pipe, self._log, self._switch, self._name)
 
     # --- beside the batches
 
-    async def _chores(self, connection: asyncpg.Connection, writer: Writer, offset: Offset) -> Offset:
+    async def _chores(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
         """Look whether Redis lost data, and for what is too old."""
-        offset = await self._switch.settle(connection, offset)
+        pipe.offset = await self._switch.settle(connection, pipe.offset)
+        if pipe.offset.loss is not None:
+            self.gauges.enter(State.RECONCILING, pipe.offset.loss)
+            log.warning("mirror %s: Redis lost data: %s; restoring it", self._name, pipe.offset.loss)
+            done = await self._reconciler(connection, pipe).run()
+            log.warning("mirror %s: %s", self._name, done)
+            self.gauges.enter(State.MIRRORING)
         now = time.monotonic()
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_EVERY
-            writer.forget_days()
-            pruned = await prune(
-                connection,
-                self._settings.namespace,
-                keep=self._retention,
-                now=datetime.datetime.now(datetime.UTC),
+            await self._prune(connection, pipe)
+
+    async def _prune(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
+        pipe.writer.forget_days()
+        now = datetime.datetime.now(datetime.UTC)
+        pruned = await prune(connection, self._settings.namespace, keep=self._retention, now=now)
+        if pruned.days or pruned.jobs:
+            log.info(
+                "mirror %s: %d days of transitions and %d jobs were too old",
+                self._name,
+                len(pruned.days),
+                pruned.jobs,
             )
-            if pruned.days or pruned.jobs:
-                log.info(
-                    "mirror %s: %d days of transitions and %d jobs were too old",
-                    self._name,
-                    len(pruned.days),
-                    pruned.jobs,
-                )
-        return offset
 
     async def _elected(self) -> bool:
         self._next_election = time.monotonic() + ELECT_EVERY

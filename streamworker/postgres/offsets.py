@@ -21,7 +21,8 @@ class Offset:
 
     namespace: str
     shard: int
-    marker: str | None  # None: the mirror is off
+    marker: str
+    on: bool
     commits: int
     sequence: int
     entry: str
@@ -31,7 +32,7 @@ class Offset:
 async def read(connection: asyncpg.Connection, namespace: str, shard: int) -> Offset | None:
     """The offset of a shard; None when nothing of it was ever mirrored here."""
     row = await connection.fetchrow(
-        "SELECT marker, commits, sequence, entry, loss FROM streamworker.mirror_offsets "
+        "SELECT marker, is_on AS on, commits, sequence, entry, loss FROM streamworker.mirror_offsets "
         "WHERE namespace = $1 AND shard = $2",
         namespace,
         shard,
@@ -40,14 +41,20 @@ async def read(connection: asyncpg.Connection, namespace: str, shard: int) -> Of
 
 
 async def begin(connection: asyncpg.Connection, namespace: str, shard: int, marker: str) -> Offset:
-    """The offset of a shard, with a marker: its own if it has one, else this one."""
+    """The offset of a shard, whose mirror is on from now on; a new one gets this marker.
+
+    `on` of what is returned says whether it was on before: only then can a missing marker prove anything.
+    """
+    known = await read(connection, namespace, shard)
     await connection.execute(
-        "INSERT INTO streamworker.mirror_offsets AS o (namespace, shard, marker) VALUES ($1, $2, $3) "
-        "ON CONFLICT (namespace, shard) DO UPDATE SET marker = excluded.marker WHERE o.marker IS NULL",
+        "INSERT INTO streamworker.mirror_offsets (namespace, shard, marker) VALUES ($1, $2, $3) "
+        "ON CONFLICT (namespace, shard) DO UPDATE SET is_on = true",
         namespace,
         shard,
         marker,
     )
+    if known is not None:
+        return known
     found = await read(connection, namespace, shard)
     assert found is not None
     return found
@@ -56,7 +63,7 @@ async def begin(connection: asyncpg.Connection, namespace: str, shard: int, mark
 async def end(connection: asyncpg.Connection, namespace: str, shard: int) -> None:
     """The mirror of a shard is off: what Redis has or has not proves nothing any more."""
     await connection.execute(
-        "UPDATE streamworker.mirror_offsets SET marker = NULL, loss = NULL, loss_at = NULL, sequence = 0, "
+        "UPDATE streamworker.mirror_offsets SET is_on = false, loss = NULL, loss_at = NULL, sequence = 0, "
         "commits = commits + 1 WHERE namespace = $1 AND shard = $2",
         namespace,
         shard,

@@ -1,11 +1,13 @@
 """The mirror's switch in Redis, and what its absence proves.
 
-While `policies` has the field `mirror`, the log carries what the mirror needs and nobody trims it. The value
-is the shard's marker: Postgres has the same. A marker that is gone, or another, proves that Redis lost data.
+While `policies` has the field `mirror`, the log carries what the mirror needs and nobody else trims it. The
+value is the shard's marker: Postgres has the same, and it never changes. A marker that is gone, or another,
+proves that Redis lost data; then `restoring` refuses enqueues until that is there again (D19).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamworker.postgres import offsets
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     import asyncpg
 
 #: Fields of `policies`.
-MARKER, BOUND = "mirror", "mirror_bound"
+MARKER, BOUND, RESTORING = "mirror", "mirror_bound", "restoring"
+#: The marker's value while the mirror is off.
+OFF = "off"
 #: Bytes that the log may take before enqueue is refused.
 DEFAULT_BOUND = 1 << 30
 
@@ -30,26 +34,36 @@ class Switch:
         self._keys = keys
 
     async def marker(self) -> str | None:
-        """The marker that stands in Redis."""
+        """The marker that stands in Redis; None where there is none, or the mirror is off."""
         value = await self._caller.command("HGET", self._keys.policies, MARKER)
-        return None if value is None else value.decode()
-
-    async def put(self, marker: str) -> None:
-        """The log carries what the mirror needs from now on."""
-        await self._caller.command("HSETNX", self._keys.policies, BOUND, DEFAULT_BOUND)
-        await self._caller.command("HSET", self._keys.policies, MARKER, marker)
-
-    async def clear(self) -> None:
-        """The log is as without a mirror again."""
-        await self._caller.command("HDEL", self._keys.policies, MARKER)
+        return None if value in (None, OFF.encode()) else str(value.decode())
 
     async def settle(self, connection: asyncpg.Connection, offset: Offset) -> Offset:
-        """See that the marker stands; a loss that it proves is written down."""
-        stands, ours = await self.marker(), offset.marker
-        if ours is None or stands == ours:
-            return offset
-        if offset.commits and offset.loss is None:
+        """See that the marker stands; a loss that its absence proves is written down, and enqueue closed."""
+        value = await self._caller.command("HGET", self._keys.policies, MARKER)
+        stands, ours = None if value is None else value.decode(), offset.marker
+        if stands != ours and offset.on and offset.commits:
             proof = "its marker is gone" if stands is None else f"its marker is {stands}"
-            offset = await offsets.note_loss(connection, offset, proof, sequence=offset.sequence)
-        await self.put(ours)
-        return offset
+            # What is logged from now on is counted anew.
+            offset = await offsets.note_loss(connection, offset, proof, sequence=0)
+        if offset.loss is not None:
+            await self.close(ours)
+        elif stands != ours:
+            await self.open(ours)
+        return replace(offset, on=True)
+
+    async def open(self, marker: str) -> None:
+        """The log carries what the mirror needs, and enqueue is open."""
+        await self._caller.command("HSETNX", self._keys.policies, BOUND, DEFAULT_BOUND)
+        await self._caller.command("HSET", self._keys.policies, MARKER, marker)
+        await self._caller.command("HDEL", self._keys.policies, RESTORING)
+
+    async def close(self, marker: str) -> None:
+        """The same, with enqueue closed: what Redis lost is being restored."""
+        await self._caller.command("HSETNX", self._keys.policies, BOUND, DEFAULT_BOUND)
+        await self._caller.command("HSET", self._keys.policies, MARKER, marker, RESTORING, 1)
+
+    async def off(self) -> None:
+        """The log is as without a mirror again."""
+        await self._caller.command("HSET", self._keys.policies, MARKER, OFF)
+        await self._caller.command("HDEL", self._keys.policies, RESTORING)

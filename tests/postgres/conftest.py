@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 
 import asyncpg
 import pytest
 
 from streamworker.embedded_postgres import EmbeddedPostgres, find_postgres, find_system_postgres
 from streamworker.postgres import migrate
+from tests.postgres import tap
+from tests.postgres.stage import Stage
+from tests.servers import ServerFactory
 
 #: Narrows the versions: `wheel`, `system`.
 SELECTION_VARIABLE = "STREAMWORKER_TEST_POSTGRES"
@@ -96,3 +100,18 @@ async def sql(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(dsn)
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+async def stage(
+    own_valkey: ServerFactory, own_postgres: Callable[[], EmbeddedPostgres]
+) -> AsyncIterator[Stage]:
+    server = own_valkey(appendonly=True, config=tap.CONFIG)
+    postgres = own_postgres()
+    connection = await asyncpg.connect(postgres.dsn)
+    await migrate.migrate(connection)
+    await connection.close()
+    with ExitStack() as stack:
+        made = Stage(server, postgres, stack)
+        yield made
+        await made.queue.close()

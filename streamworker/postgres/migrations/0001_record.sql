@@ -45,7 +45,8 @@ CREATE TABLE streamworker.jobs (
 CREATE INDEX jobs_open ON streamworker.jobs (namespace, shard, id)
     WHERE status NOT IN ('succeeded', 'failed_terminal');
 -- Keys that are still held by a success, to be restored when Redis lost them.
-CREATE INDEX jobs_held_keys ON streamworker.jobs (namespace, shard, finished_at)
+CREATE INDEX jobs_held_keys ON streamworker.jobs (namespace, shard,
+    (((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms)))
     WHERE status = 'succeeded' AND key_id IS NOT NULL;
 
 -- One row for each move of each job: one partition a day, dropped when its retention is over.
@@ -120,7 +121,8 @@ CREATE TABLE streamworker.operator_actions (
 CREATE TABLE streamworker.mirror_offsets (
     namespace       text NOT NULL,
     shard           smallint NOT NULL,
-    marker          text,                   -- the same stands in Redis; null: the mirror is off
+    marker          text NOT NULL,          -- the same stands in Redis while the mirror is on
+    is_on           boolean NOT NULL DEFAULT true,
     commits         bigint NOT NULL DEFAULT 0,
     sequence        bigint NOT NULL DEFAULT 0,  -- of the newest committed entry
     entry           text NOT NULL DEFAULT '0-0',

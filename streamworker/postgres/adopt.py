@@ -1,0 +1,125 @@
+"""Takes in the jobs that were open before the mirror was on: their envelopes are in Redis, not in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamworker.core.ids import shard_of
+from streamworker.core.job import Record
+from streamworker.core.states import WAITING
+from streamworker.postgres import rows
+from streamworker.postgres.census import Census
+from streamworker.postgres.connection import concerns_data
+from streamworker.postgres.folding import JobRow, json_text, names_in
+from streamworker.store.caller import Caller
+from streamworker.store.events import pairs
+from streamworker.store.keys import Keys
+
+if TYPE_CHECKING:
+    import asyncpg
+
+#: Fields of a record that say what its job is; the others say how it is doing.
+LASTING = ("ky", "kf", "kw", "dl", "tn", "ms", "ga", "ma")
+COMPLETE = "SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[]) AND payload IS NOT NULL"
+PRESENT = "SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[])"
+WANTING = """
+SELECT 1 FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND payload IS NULL
+  AND status NOT IN ('succeeded', 'failed_terminal') LIMIT 1
+"""
+
+
+class Adopter:
+    """One shard. Running it twice changes nothing."""
+
+    def __init__(self, connection: asyncpg.Connection, caller: Caller, keys: Keys) -> None:
+        self._connection = connection
+        self._caller = caller
+        self._keys = keys
+        self._census = Census(caller, keys)
+
+    async def wanted(self) -> bool:
+        """Whether Postgres has open jobs without their envelopes."""
+        found = await self._connection.fetchval(WANTING, self._keys.namespace, self._keys.shard)
+        return found is not None
+
+    async def run(self) -> int:
+        """Complete what Postgres has of the open jobs, and return of how many."""
+        adopted = 0
+        async for records in self._census.open():
+            ids = [record.job_id for record in records]
+            complete = {row["id"] for row in await self._connection.fetch(COMPLETE, ids)}
+            wanting = [await self._row(record) for record in records if record.job_id not in complete]
+            found = [row for row in wanting if row.payload is not None]
+            if found:
+                adopted += await self._take_in(found)
+        return adopted
+
+    async def _take_in(self, found: Sequence[JobRow]) -> int:
+        """Write these, or each alone when Postgres refuses one of them; how many it took."""
+        try:
+            async with self._connection.transaction():
+                present = await self._connection.fetch(PRESENT, [row.id for row in found])
+                known = {row["id"] for row in present}
+                # A row that is there follows the log: only what is missing in it is filled in.
+                for statement, some, arrays in (
+                    (rows.UPSERT_JOBS, [row for row in found if row.id not in known], rows.job_arrays),
+                    (rows.FILL_JOBS, [row for row in found if row.id in known], rows.fill_arrays),
+                ):
+                    if some:
+                        await self._connection.execute(statement, self._keys.namespace, *arrays(some))
+            return len(found)
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+        if len(found) == 1:
+            return 0
+        return sum([await self._take_in([row]) for row in found])
+
+    async def _row(self, record: Record) -> JobRow:
+        payload = await self._envelope(record)
+        key, correlation_id = names_in(payload) if payload else (None, None)
+        error_class, _, error_code = (record.text("ec") or "").partition(" ")
+        fields = {name: record.text(name) for name in LASTING}
+        return JobRow(
+            record.job_id,
+            shard_of(record.job_id),
+            task=record.task,
+            lane=record.lane,
+            tenant=fields["tn"],
+            key=key,
+            correlation_id=correlation_id,
+            status=record.status.value,
+            attempt=record.attempt,
+            starts=record.starts,
+            strikes=record.strikes,
+            epoch=record.epoch,
+            version=record.version,
+            fence=record.fence,
+            worker=record.worker,
+            reason="adopted",
+            error_class=error_class or None,
+            error_code=error_code or None,
+            payload=payload,
+            payload_json=json_text(payload),
+            record="".join(f"\n{name}={value}" for name, value in fields.items() if value) or None,
+            key_id=fields["ky"],
+            fingerprint=fields["kf"],
+            key_window_ms=int(fields["kw"]) if fields["kw"] else None,
+            enqueued_ms=record.number("at"),
+            due_ms=record.number("du") if record.status in WAITING and record.entry is None else None,
+            deadline_ms=record.number("dl"),
+            started_ms=record.started_at,
+            updated_ms=record.number("at") or 0,
+        )
+
+    async def _envelope(self, record: Record) -> bytes | None:
+        """From where it is by now: the entry, else the body."""
+        if record.entry is not None:
+            kind, entry = record.entry
+            stream = self._keys.stream(record.lane, kind)
+            found = await self._caller.command("XRANGE", stream, entry, entry)
+            if found:
+                return pairs(found[0][1]).get(b"env")
+        data: bytes | None = await self._caller.command("HGET", self._keys.body(record.job_id), "env")
+        return data

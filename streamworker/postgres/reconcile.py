@@ -1,0 +1,231 @@
+"""Brings Redis back to what Postgres knows, after it lost data (D19).
+
+Absence alone proves nothing: a job that is missing may have ended and expired since its row was read. So the
+open jobs that Redis does not have are noted first, then the log is mirrored up to where it ends now, and only
+what Postgres still has as open is enqueued again. Running it twice, or beside another one, is harmless: the
+script leaves alone what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamworker.core.states import TERMINAL
+from streamworker.postgres import offsets
+from streamworker.postgres.census import PAGE, Census
+from streamworker.postgres.log import Log
+from streamworker.postgres.pipe import Pipe
+from streamworker.postgres.switch import Switch
+from streamworker.store import scripts
+from streamworker.store.caller import Caller
+from streamworker.store.connection import Argument
+from streamworker.store.keys import Keys
+
+if TYPE_CHECKING:
+    import asyncpg
+
+#: Jobs and bytes of envelopes that one call restores.
+RESTORE_JOBS, RESTORE_BYTES = 100, 1 << 20
+
+OPEN_JOBS = """
+SELECT id::text FROM streamworker.jobs
+WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status NOT IN ('succeeded', 'failed_terminal')
+ORDER BY id LIMIT $4
+"""
+_ROW = """
+SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code,
+       payload, record, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
+       (extract(epoch FROM due_at) * 1000)::bigint AS due_at
+FROM streamworker.jobs WHERE id = ANY($1::uuid[])
+"""
+STILL_OPEN = _ROW + " AND status NOT IN ('succeeded', 'failed_terminal') ORDER BY id"
+OVER = _ROW + " AND status IN ('succeeded', 'failed_terminal') ORDER BY id"
+HELD_KEYS = """
+SELECT id::text, key_id, fingerprint,
+       (extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms AS until
+FROM streamworker.jobs
+WHERE namespace = $1 AND shard = $2 AND status = 'succeeded' AND key_id IS NOT NULL
+  AND ((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms) > $3
+"""
+NO_JOB = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What a reconcile did, or would do."""
+
+    dry_run: bool = False
+    #: Open jobs that Redis did not have and has again, by how: see `restore.lua`.
+    restored: list[str] = field(default_factory=list)
+    superseded: list[str] = field(default_factory=list)
+    #: Open in Redis although Postgres had their end.
+    ended: list[str] = field(default_factory=list)
+    #: Cannot be restored: Postgres has no envelope of them, from before the mirror was on.
+    without_payload: list[str] = field(default_factory=list)
+    keys_held: int = 0
+
+    def __str__(self) -> str:
+        would = " would be" if self.dry_run else ""
+        parts = [
+            f"{len(self.restored)} jobs{would} restored",
+            f"{len(self.superseded)} superseded by a newer job of their key",
+            f"{len(self.ended)}{would} ended as Postgres knows",
+            f"{self.keys_held} keys{would} held again",
+        ]
+        if self.without_payload:
+            parts.append(f"{len(self.without_payload)} lost, since Postgres has no payload of them")
+        return ", ".join(parts)
+
+    def json(self) -> dict[str, Any]:
+        """`mirror reconcile --json`."""
+        return {
+            "dry_run": self.dry_run,
+            "restored": self.restored,
+            "superseded": self.superseded,
+            "ended": self.ended,
+            "without_payload": self.without_payload,
+            "keys_held": self.keys_held,
+        }
+
+
+class Reconciler:
+    """One shard, over the connections of a mirror."""
+
+    def __init__(
+        self,
+        connection: asyncpg.Connection,
+        caller: Caller,
+        keys: Keys,
+        pipe: Pipe,
+        source: Log,
+        switch: Switch,
+        name: str,
+    ) -> None:
+        self._connection = connection
+        self._caller = caller
+        self._keys = keys
+        self._census = Census(caller, keys)
+        self._pipe = pipe
+        self._log = source
+        self._switch = switch
+        self._name = name
+
+    async def run(self, *, dry_run: bool = False) -> Reconciled:
+        """Restore what was lost, then open enqueue again. A dry run changes nothing in Redis."""
+        done = Reconciled(dry_run)
+        if not dry_run:
+            await self._switch.close(self._pipe.offset.marker)
+        missing = [job_id async for job_id in self._missing()]
+        unfinished = [record.job_id async for page in self._census.open() for record in page]
+        await self._pipe.drain(await self._log.last_id())
+        await self._bring_back(missing, done)
+        await self._end(unfinished, done)
+        await self._hold_keys(done)
+        if not dry_run:
+            await self._switch.open(self._pipe.offset.marker)
+            self._pipe.offset = await offsets.note_reconciled(self._connection, self._pipe.offset)
+        return done
+
+    # --- what is where
+
+    async def _missing(self) -> AsyncIterator[str]:
+        """Jobs that Postgres has open and Redis has no record of."""
+        offset, after = self._pipe.offset, NO_JOB
+        while True:
+            rows = await self._connection.fetch(OPEN_JOBS, offset.namespace, offset.shard, after, PAGE)
+            ids = [row["id"] for row in rows]
+            for job_id, raw in zip(ids, await self._census.raw(ids), strict=True):
+                if raw is None:
+                    yield job_id
+            if len(ids) < PAGE:
+                return
+            after = ids[-1]
+
+    # --- what is done about it
+
+    async def _bring_back(self, missing: Sequence[str], done: Reconciled) -> None:
+        for start in range(0, len(missing), PAGE):
+            rows: list[Any] = []
+            for row in await self._connection.fetch(STILL_OPEN, missing[start : start + PAGE]):
+                if row["payload"] is None or row["task"] is None:
+                    done.without_payload.append(row["id"])
+                else:
+                    rows.append(row)
+            if done.dry_run:
+                done.restored += [row["id"] for row in rows]
+                continue
+            for chunk in _chunks(rows):
+                for row, reply in zip(chunk, await self._restore(chunk), strict=True):
+                    if reply == b"RESTORED":
+                        done.restored.append(row["id"])
+                    elif reply.startswith(b"SUPERSEDED"):
+                        done.superseded.append(row["id"])
+
+    async def _end(self, unfinished: Sequence[str], done: Reconciled) -> None:
+        """Nothing that Postgres has read as finished runs again."""
+        for start in range(0, len(unfinished), PAGE):
+            rows = [dict(row) for row in await self._connection.fetch(OVER, unfinished[start : start + PAGE])]
+            records = await self._census.records([row["id"] for row in rows])
+            behind = [
+                {**row, "payload": b""}
+                for row, record in zip(rows, records, strict=True)
+                if record is not None and record.status not in TERMINAL and record.epoch <= row["epoch"]
+            ]
+            if done.dry_run:
+                done.ended += [row["id"] for row in behind]
+                continue
+            for chunk in _chunks(behind):
+                for row, reply in zip(chunk, await self._restore(chunk), strict=True):
+                    if reply in (b"ENDED", b"FLAGGED"):
+                        done.ended.append(row["id"])
+
+    async def _restore(self, rows: Sequence[Any]) -> list[bytes]:
+        words: list[Argument] = []
+        for row in rows:
+            head = [row[name] for name in ("status", "attempt", "starts", "strikes", "version", "epoch")]
+            head += [row["lane"] or "-", row["task"] or "-", row["enqueued_at"] or 0]
+            due = row["due_at"] if row["status"] in ("queued", "retry_scheduled") else None
+            head += [_word(due), _word(row["error_class"]), _word(row["error_code"])]
+            more = row["record"] or ""
+            if row["epoch"]:  # a replay has no deadline any more
+                more = "\n".join(line for line in more.split("\n") if not line.startswith("dl="))
+            words += [row["id"], " ".join(map(str, head)), row["payload"], more]
+        call = scripts.restore(clock="", actor=self._name, retention_ms=scripts.RETENTION_MS, rows=words)
+        replies: list[bytes] = await self._caller.run(call)
+        return replies
+
+    async def _hold_keys(self, done: Reconciled) -> None:
+        """Keys of jobs that succeeded, for what is left of their windows."""
+        offset = self._pipe.offset
+        seconds, micros = await self._caller.command("TIME")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        rows: list[Argument] = []
+        for row in await self._connection.fetch(HELD_KEYS, offset.namespace, offset.shard, now_ms):
+            value = f"{row['id']} {row['fingerprint'] or '-'} succeeded"
+            rows += [row["key_id"], value, row["until"] - now_ms]
+        for start in range(0, len(rows), 3 * PAGE):
+            chunk = rows[start : start + 3 * PAGE]
+            if done.dry_run:
+                names = [self._keys.key(str(each)) for each in chunk[::3]]
+                done.keys_held += (await self._caller.command("MGET", *names)).count(None)
+            else:
+                done.keys_held += int(await self._caller.run(scripts.hold(rows=chunk)))
+
+
+def _word(value: object) -> object:
+    return "-" if value is None else value
+
+
+def _chunks(rows: Sequence[Any]) -> list[list[Any]]:
+    """Parts that one call may carry."""
+    parts: list[list[Any]] = []
+    size = 0
+    for row in rows:
+        size += len(row["payload"])
+        if not parts or len(parts[-1]) >= RESTORE_JOBS or size > RESTORE_BYTES:
+            parts.append([])
+            size = len(row["payload"])
+        parts[-1].append(row)
+    return parts
