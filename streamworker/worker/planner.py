@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from streamworker.core import lanes as lane_plan
+from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan, Slots
 from streamworker.worker.holdings import Holdings
 
@@ -14,7 +15,10 @@ class Planner:
 
     def __init__(self, lanes: Mapping[str, Lane], concurrency: int, holdings: Holdings) -> None:
         self.concurrency = concurrency
-        self._slots = Slots.of(lanes, concurrency)
+        self._lanes = lanes
+        self._declared = self._slots = Slots.of(lanes, concurrency)
+        #: How long the jobs that came last from each lane with `aging` had waited, in ms.
+        self._ages = {name: 0 for name, lane in lanes.items() if lane.aging is not None}
         self._state = lane_plan.State()
         self._holdings = holdings
 
@@ -47,6 +51,23 @@ class Planner:
             plan = plan.half()  # the other half is left to the next call, so that two are under way
         return plan if plan.limit > 0 else None
 
-    def charge(self, plan: Plan, taken: Mapping[str, int]) -> None:
-        """Note what each lane got of a plan."""
+    def charge(self, plan: Plan, taken: Mapping[str, int], claims: Iterable[Claim] = ()) -> None:
+        """Note what each lane got of a plan, and by its claims how old its jobs are."""
         self._state = lane_plan.charge(self._state, plan, taken)
+        if self._ages:
+            self._note_ages(taken, claims)
+
+    def _note_ages(self, taken: Mapping[str, int], claims: Iterable[Claim]) -> None:
+        """Weigh lanes anew. A lane that was asked and had nothing is young; one that was not asked stays.
+
+        Only arrivals tell: what comes from ready waited for a time or a gate, not for its lane.
+        """
+        for lane, count in taken.items():
+            if lane in self._ages and not count:
+                self._ages[lane] = 0
+        oldest: dict[str, int] = {}
+        for claim in claims:
+            if claim.kind == "a" and claim.lane in self._ages:
+                oldest[claim.lane] = max(claim.age_ms, oldest.get(claim.lane, 0))
+        self._ages.update(oldest)
+        self._slots = self._declared.aged(self._lanes, self._ages)

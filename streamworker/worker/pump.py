@@ -344,7 +344,7 @@ class Pump:
         if flight.quarantine and not flight.apart:
             self._planner.woken()
         elif flight.plan is not None:
-            self._planner.charge(flight.plan, taken)
+            self._planner.charge(flight.plan, taken, (running.claim for running in begun))
         self._turn()
         self._tell(flight, replies, begun, taken)
 
