@@ -128,7 +128,12 @@ def new_job(
     entity = gates.entity(args) if gates else ""
     correlation_id = options.correlation_id or current_correlation_id.get()
     envelope = encode_envelope(
-        task, encoded, key=options.key, tenant=options.tenant, correlation_id=correlation_id
+        task,
+        encoded,
+        key=options.key,
+        tenant=options.tenant,
+        correlation_id=correlation_id,
+        delay_ms=options.delay_ms,
     )
     keyed = options.key is not None
     return NewJob(

@@ -116,6 +116,7 @@ _LANE_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "reserved": int,
     "weight": int,
     "aging": str,
+    "max_age": str,
     "target": str,
     "pressure": _marks,
     "accept": _words,

@@ -15,7 +15,7 @@ class Envelope:
     """What a producer sends and a handler needs; opaque bytes to the scripts (R34).
 
     On the wire a JSON object with one-letter names: `t` task, `a` arguments by name, `k` the key as the
-    user gave it, `n` tenant, `c` correlation id, `s` the tick of a cron in ms.
+    user gave it, `n` tenant, `c` correlation id, `s` the tick of a cron in ms, `d` the delay in ms.
     """
 
     task: str
@@ -24,6 +24,7 @@ class Envelope:
     tenant: str | None = None
     correlation_id: str | None = None
     tick: int | None = None
+    delay_ms: int = 0
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
@@ -35,7 +36,7 @@ class Envelope:
             raise ValueError(f"an envelope needs `t` and `a`, this one is {data[:80]!r}") from error
         if not isinstance(task, str) or not isinstance(args, dict):
             raise ValueError(f"an envelope needs a name in `t` and an object in `a`, not {data[:80]!r}")
-        return cls(task, args, raw.get("k"), raw.get("n"), raw.get("c"), raw.get("s"))
+        return cls(task, args, raw.get("k"), raw.get("n"), raw.get("c"), raw.get("s"), raw.get("d", 0))
 
 
 def encode_envelope(
@@ -46,6 +47,7 @@ def encode_envelope(
     tenant: str | None = None,
     correlation_id: str | None = None,
     tick: int | None = None,
+    delay_ms: int = 0,
 ) -> bytes:
     """An envelope around arguments that are encoded already, so that they travel bit for bit."""
     raw: dict[str, Any] = {"t": task, "a": orjson.Fragment(args)}
@@ -57,6 +59,8 @@ def encode_envelope(
         raw["c"] = correlation_id
     if tick is not None:
         raw["s"] = tick
+    if delay_ms:
+        raw["d"] = delay_ms
     return orjson.dumps(raw)
 
 

@@ -59,6 +59,8 @@ class Lane:
     `aging`: once jobs have waited so long, the lane counts twice its weight, from twice that time on four
     times, and from four times on eight; without it weights never change.
 
+    `max_age`: a job that has waited longer for its first start does not run; it ends as `expired`.
+
     `target`: the age that a waiting job should not pass. `pressure`: the depths from which the lane is under
     *high* pressure and *over* its mark. Both are shown and can be asked for by routes; they refuse nothing.
 
@@ -72,6 +74,7 @@ class Lane:
     reserved: int = 0
     weight: int = 1
     aging: Duration | None = field(default=None, kw_only=True)
+    max_age: Duration | None = field(default=None, kw_only=True)
     target: Duration | None = field(default=None, kw_only=True)
     pressure: tuple[int, int] | None = field(default=None, kw_only=True)
     accept: Accept | None = field(default=None, kw_only=True)
@@ -82,7 +85,7 @@ class Lane:
     def __post_init__(self) -> None:
         check_whole("a lane's reserved", self.reserved, 0, MAX_RESERVED)
         check_whole("a lane's weight", self.weight, 1, MAX_WEIGHT)
-        for what in ("aging", "target", "timeout"):
+        for what in ("aging", "max_age", "target", "timeout"):
             value = getattr(self, what)
             if value is not None and durations.parse(value, what=f"a lane's {what}") <= 0:
                 raise ConfigurationError(f"a lane's {what} must be above 0")

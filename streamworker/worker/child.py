@@ -20,6 +20,7 @@ import orjson
 
 from streamworker.app import App
 from streamworker.core.text import truncate_text
+from streamworker.flow.dependency import Result
 from streamworker.settings import Settings
 from streamworker.worker import wire
 from streamworker.worker.origin import Origin
@@ -88,7 +89,9 @@ class _Child:
 
     async def serve(self) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self._link)
-        runner = Runner(self._app, threads=1, ended=self._ended, freed=self._freed, quiet=True)
+        runner = Runner(
+            self._app, threads=1, ended=self._ended, freed=self._freed, quiet=True, called=self._called
+        )
         try:
             async with self._app, self._app.lifespan(self._app) as state:
                 runner.state = state
@@ -124,6 +127,9 @@ class _Child:
         if not busy:
             self._running = None
         self._tell({"is": "done", "busy": busy, "outcome": head}, body)
+
+    def _called(self, dependency: str, result: Result, seconds: float) -> None:
+        self._tell({"is": "called", "dependency": dependency, "result": result, "seconds": seconds})
 
     def _freed(self, running: Running) -> None:
         if self._running is running:

@@ -22,6 +22,7 @@ import orjson
 from streamworker.app import App
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.outcome import Outcome
+from streamworker.flow.dependency import Result, Told
 from streamworker.store.caller import backoff
 from streamworker.worker import origin, wire
 from streamworker.worker.running import Running, Stop
@@ -71,10 +72,14 @@ class _Unbegun(Exception):
 class Child:
     """One process. Lives until it dies or is told to leave."""
 
-    def __init__(self, gone: Callable[[Child], None]) -> None:
-        """Spawn it; `gone` is called once it is dead and has been waited for. Raises NotReady."""
+    def __init__(self, gone: Callable[[Child], None], called: Told | None = None) -> None:
+        """Spawn it; `gone` is called once it is dead and has been waited for. Raises NotReady.
+
+        `called` is told of each call of a dependency.
+        """
         self._loop = asyncio.get_running_loop()
         self._tell_gone = gone
+        self._called = called
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Outcome] | None = None
         self._begun: Callable[[], None] | None = None
@@ -176,6 +181,8 @@ class Child:
             case "begun" if self._begun is not None:
                 self._begun()
                 self._begun = None
+            case "called" if self._called is not None:
+                self._called(head["dependency"], Result(head["result"]), head["seconds"])
             case "done" if self._answer is not None and not self._answer.done():
                 if head["busy"]:  # its thread still runs the handler
                     self._end()
@@ -255,8 +262,9 @@ def _how(code: int | None) -> str:
 class Children:
     """Up to `size` child processes, started when they are needed. In one event loop."""
 
-    def __init__(self, app: App, size: int) -> None:
+    def __init__(self, app: App, size: int, *, called: Told | None = None) -> None:
         self._app = app
+        self._called = called
         self._place = origin.find(app)
         self._room = asyncio.Semaphore(size)
         self._idle: list[Child] = []
@@ -319,7 +327,7 @@ class Children:
             await child.kill()
         if self._place is None or self.unloadable is not None:
             raise Unloadable(self.unloadable or "")
-        child = Child(self._all.discard)
+        child = Child(self._all.discard, self._called)
         self._all.add(child)  # until it is gone, so that somebody waits for it
         try:
             await child.introduce(self._app, self._place)

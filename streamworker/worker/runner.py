@@ -7,6 +7,7 @@ than everything else the worker does for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -23,6 +24,7 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooz
 from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
+from streamworker.flow.dependency import Dependencies, Result, Told
 from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
 from streamworker.worker.children import Died, Unloadable
@@ -62,7 +64,8 @@ class Runner:
     """Starts handlers and reports each one's outcome, exactly once, to `ended`.
 
     `quarantine` runs what is to run apart, `processes` what tasks want to have run in a process; without
-    them both run here. `quiet`: another process logs what the outcomes are.
+    them both run here. `quiet`: another process logs what the outcomes are. `called` is told of each call of
+    a dependency.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Runner:
         quarantine: House | None = None,
         processes: House | None = None,
         quiet: bool = False,
+        called: Told | None = None,
     ) -> None:
         self._app = app
         self._ended = ended
@@ -82,7 +86,14 @@ class Runner:
         self._quarantine = quarantine
         self._processes = processes
         self._quiet = quiet
+        self._called = called
+        self._dependencies = Dependencies(app.dependencies, self._tell_call)
         self._said_here = False
+        self._max_ages = {
+            name: durations.to_ms(lane.max_age)
+            for name, lane in app.lanes.items()
+            if lane.max_age is not None
+        }
         self._loop = asyncio.get_running_loop()
         # As many threads as slots, so that no slot waits for another's thread.
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamworker-job")
@@ -108,6 +119,10 @@ class Runner:
             text = truncate_text(f"BadArguments: {error}")
             self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_arguments", text))
             return False
+        if self._too_old(claim, envelope):
+            text = f"it waited longer than the lane {claim.lane} allows for its first start"
+            self._finish(running, Fail(ErrorClass.PERSISTENT, "expired", text, Reason.EXPIRED))
+            return False
         if claim.deadline_in_ms is not None:
             running.stop_at = self._loop.time() + claim.deadline_in_ms / 1000
             running.stop_reason = Stop.EXPIRED
@@ -121,6 +136,11 @@ class Runner:
         running.occupies = True
         running.handler = self._loop.create_task(work)
         return True
+
+    def _too_old(self, claim: Claim, envelope: Envelope) -> bool:
+        """Whether a job waited for its first start longer than its lane allows; a delay is no waiting."""
+        limit = self._max_ages.get(claim.lane)
+        return limit is not None and claim.starts == 1 and claim.age_ms - envelope.delay_ms > limit
 
     def _begun(self, running: Running, task: Task[..., Any]) -> None:
         """The handler takes its first step: its time runs."""
@@ -200,6 +220,7 @@ class Runner:
             envelope.correlation_id or claim.job_id,
             self.state,
             task.moment(envelope.tick),
+            _dependencies=self._dependencies,
         )
         current_correlation_id.set(context.correlation_id)
         if task.is_async:
@@ -211,6 +232,12 @@ class Runner:
         if error is not None:
             raise error
         return await value if inspect.isawaitable(value) else value
+
+    def _tell_call(self, dependency: str, result: Result, seconds: float) -> None:
+        """A handler's call of a dependency ended; the handler may be in a thread."""
+        if self._called is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+                self._loop.call_soon_threadsafe(self._called, dependency, result, seconds)
 
     def _thread_ended(self, running: Running) -> None:
         try:

@@ -33,6 +33,7 @@ class Telling:
             lanes=worker.lanes,
             slots={lane: (slots.shared + own, own) for lane, own in slots.reserved.items()},
             codes=["timeout", "connection_error", *declared_codes(types)],
+            dependencies=app.dependencies,
         )
         self.health = Health(time.monotonic, lease=app.settings.lease, slots=worker.concurrency)
         self._page = Page(self.metrics, __version__)

@@ -169,8 +169,10 @@ class _Parts:
     def __init__(self, worker: Worker) -> None:
         settings = worker.app.settings
         self.worker = worker
-        self.struck = Children(worker.app, 1)
-        self.processes = Children(worker.app, worker.processes_for_tasks)
+        self.telling = worker.telling
+        called = None if self.telling is None else self.telling.metrics.called
+        self.struck = Children(worker.app, 1, called=called)
+        self.processes = Children(worker.app, worker.processes_for_tasks, called=called)
         self.runner = Runner(
             worker.app,
             threads=worker.concurrency,
@@ -178,6 +180,7 @@ class _Parts:
             freed=self._freed,
             quarantine=self.struck,
             processes=self.processes,
+            called=called,
         )
         session = Session(
             settings,
@@ -199,7 +202,6 @@ class _Parts:
         self.crons = Crons(worker.app, worker.id)
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
-        self.telling = worker.telling
         if self.telling is not None:
             self.pump.on_exchange = self.telling.metrics.exchanged
 

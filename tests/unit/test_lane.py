@@ -34,6 +34,7 @@ def test_another_lane_name_is_refused(name: Any) -> None:
         ({"weight": "4"}, "weight"),
         ({"aging": 0}, "aging"),
         ({"aging": "soon"}, "aging"),
+        ({"max_age": 0}, "max_age"),
         ({"target": -1}, "target"),
         ({"timeout": 0}, "timeout"),
         ({"pressure": 100}, "two depths"),
