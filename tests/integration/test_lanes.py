@@ -143,3 +143,28 @@ async def test_fresh_jobs_get_their_quarter_beside_overdue_retries(app: App, obs
     assert starts.count("overdue") < JOBS, "the overdue ones were over, so nothing was shown"
     # Two calls under way may begin at the same place of the turn, so it is a quarter but for a little.
     assert position <= fresh * 4 * 1.02 + 2 * SLOTS, f"{fresh} fresh jobs took {position} starts"
+
+
+@pytest.mark.parametrize(("aging", "low", "high"), [(None, 0.05, 0.2), ("100ms", 0.35, 0.6)])
+async def test_a_lane_whose_jobs_are_old_gets_more_of_the_starts_if_it_asks_for_it(
+    valkey: BenchServer, namespace: str, observer: Observer, aging: str | None, low: float, high: float
+) -> None:
+    """Weights of 8 : 1 give it a ninth; eight times its weight gives it half, and never more."""
+    starts: list[str] = []
+    lanes = {"fast": Lane(weight=8), "slow": Lane(weight=1, aging=aging)}
+    async with App("ageing", redis_url=valkey.url, namespace=namespace, lanes=lanes) as app:
+
+        @app.task
+        async def work(ctx: Context) -> None:
+            starts.append(ctx.lane)
+            await asyncio.sleep(0.002)  # a job's work: it holds its slot for a moment
+
+        both = [work.options(lane=lane) for lane in lanes]
+        await app.enqueue_many(task.call() for _ in range(900) for task in both)
+        old = time.monotonic() + 0.5
+        await wait_until_async(lambda: time.monotonic() > old, what="they are old")
+        async with serving(app, concurrency=9):
+            await wait_until_async(lambda: len(starts) >= 900, timeout=60, what="half of them started")
+
+        assert observer.stats()["queued:fast"] > 0
+        assert low < starts[:900].count("slow") / 900 < high
