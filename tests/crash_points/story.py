@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,23 @@ GONE = "gone"
 #: Forks from a process that has imported everything: a worker is up in some milliseconds.
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.crash_points.life"])
+#: Every start looks at all other processes, and an exit code can be read only once.
+_one_at_a_time = threading.Lock()
+
+
+def exit_code(process: Any) -> int | None:
+    """The process's, once it has one: minus the number of the signal that ended it."""
+    with _one_at_a_time:
+        code: int | None = process.exitcode
+        return code
+
+
+def wait_for_end(process: Any) -> int | None:
+    """Its exit code; None when it goes on for longer than is patient."""
+    until = time.monotonic() + PATIENCE
+    while (code := exit_code(process)) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return code
 
 
 class NotReached(AssertionError):
@@ -67,7 +85,8 @@ class Story:
         """Fork a process; it dies at the point."""
         life = Life(len(self.lives) + 1, self.url, self.namespace, self.folder, point)
         process = _forks.Process(target=do, args=(life,), daemon=True)
-        process.start()
+        with _one_at_a_time:
+            process.start()
         self.lives.append((life, process))
         return process
 
@@ -83,9 +102,8 @@ class Story:
 
     def wait_dead(self, process: Any) -> None:
         """Wait until the point is reached. Raises NotReached."""
-        process.join(PATIENCE)
-        if process.exitcode != -signal.SIGKILL:
-            raise NotReached(f"{self.point}: the process ended with {process.exitcode}")
+        if (code := wait_for_end(process)) != -signal.SIGKILL:
+            raise NotReached(f"{self.point}: the process ended with {code}")
 
     # --- jobs
 
@@ -165,9 +183,9 @@ def story_of(point: Point, url: str, namespace: str) -> Iterator[Story]:
             yield story
         finally:
             for _, process in story.lives:
-                if process.exitcode is None:
+                if exit_code(process) is None:
                     process.kill()
-                    process.join()
+                    wait_for_end(process)
             story.redis.close()
 
 
@@ -210,8 +228,8 @@ def _play_client(story: Story) -> None:
     worker = story.begin(be_worker)
     story.wait_dead(story.begin(be_client, story.point))
     again = story.begin(be_client)
-    again.join(PATIENCE)
-    assert again.exitcode == 0, f"{story.point}: begun again, the producer ended with {again.exitcode}"
+    code = wait_for_end(again)
+    assert code == 0, f"{story.point}: begun again, the producer ended with {code}"
     for line in story.lives[0][0].told_file.read_text().splitlines():
         job_id, disposition, key = line.split(" ")
         if all(one.job_id != job_id for one in story.accepted):
@@ -230,8 +248,8 @@ def _end_with(story: Story, worker: Any) -> None:
         what=f"{story.point}: the last worker is up, and hears signals",
     )
     os.kill(worker.pid, signal.SIGTERM)
-    worker.join(PATIENCE)
-    assert worker.exitcode == 0, f"{story.point}: the last worker ended with {worker.exitcode}"
+    code = wait_for_end(worker)
+    assert code == 0, f"{story.point}: the last worker ended with {code}"
 
 
 def _wrong_keys(story: Story) -> Iterator[str]:
