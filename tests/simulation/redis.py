@@ -48,7 +48,7 @@ class RealRedis:
     ) -> None:
         """`folder` holds other scripts than the package's, for runs that change them."""
         self.keys = Keys(namespace)
-        self.link = SyncLink(url, timeout=20.0)
+        self.link = SyncLink(url, timeout=300.0)  # real seconds, on a machine that may be very busy
         self._streams = [self.keys.stream(lane, kind) for lane in lanes for kind in STREAM_SUFFIX]
         self._by_sha = {lua.load(name).sha: lua.load(name) for name in lua.names()}
         self._by_text = {script.text: script for script in self._by_sha.values()}
