@@ -183,7 +183,8 @@ local function claim_offered()
   for lane, kind, entry in string.gmatch(offers, '(%S+) (%a) (%S+)') do
     local stream = LANE .. lane .. SUFFIX[kind]
     local found = redis.call('XRANGE', stream, entry, entry)[1]
-    if found then
+    if found then                        -- a sweep may have taken it over: what we hold must be pending for us
+      redis.pcall('XCLAIM', stream, 'workers', worker, 0, entry, 'JUSTID')     -- the group may be gone (R9)
       take(source_of(lane, kind, stream, true), entry, found[2][2], found[2][4])
     else
       reject(stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record

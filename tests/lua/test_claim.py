@@ -132,6 +132,30 @@ def test_a_claim_that_was_granted_again_is_of_the_new_session(shard: Shard) -> N
     assert shard.settle(claim, Success()) == "OK"
 
 
+def test_an_offered_claim_that_a_sweep_took_over_is_pending_for_its_holder_again(shard: Shard) -> None:
+    """Else a second lost answer would be the last: its holder would not find the claim among its own entries."""
+    shard.pass_hold()
+    lost = shard.take("j")
+    shard.elapse(LEASE)
+    shard.found_dead()
+    shard.session()
+
+    (claim,) = shard.claim(offers=[shard.offer_of(lost)])
+
+    assert (claim.attempt, claim.starts) == (1, 1)
+    shard.check("j", status="claimed", owner="w1")
+
+
+def test_an_offer_finds_its_entry_without_the_group(shard: Shard) -> None:
+    lost = shard.take("j")
+    shard.session()
+    shard.redis("XGROUP", "DESTROY", shard.keys.stream("normal"), "workers")
+
+    (claim,) = shard.claim(offers=[shard.offer_of(lost)], plan="priority 0 9 0\nnormal 0 9 0")
+
+    assert (claim.job_id, claim.starts) == ("j", 1)
+
+
 def test_an_older_claim_of_mine_that_was_not_offered_is_left_alone(shard: Shard) -> None:
     """Not offered: it may be running here. A group that was made again delivers it all the same."""
     claim = shard.take("j")

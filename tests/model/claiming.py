@@ -79,6 +79,7 @@ def claim(
     for lane, kind, entry in offers:
         stream = shard.streams[lane, kind]
         if entry in stream.entries:
+            stream.give(entry, worker)  # a sweep may have taken it over
             call.take(lane, kind, entry, offered=True)
         else:
             call.reject(lane, kind, entry)

@@ -10,11 +10,16 @@ import argparse
 import sys
 import time
 
-from tests.model.protocol.explore import Exploration
+from tests.model.protocol.explore import Exploration, Violation
 from tests.model.protocol.faults import Config, catalogue, config_of
 from tests.model.protocol.rules import RULES, without
 from tests.model.protocol.shown import SHOWN
+from tests.model.protocol.stepping import World
 from tests.model.protocol.telling import lines, picture
+from tests.model.protocol.walking import EVERYTHING, walk
+
+#: Steps of a random walk before it goes on without faults.
+WALK = 60
 
 
 def main() -> int:
@@ -24,6 +29,9 @@ def main() -> int:
         "--off", action="append", default=[], metavar="RULE", help="explore without this rule"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="states of one configuration at most")
+    parser.add_argument(
+        "--walks", type=int, metavar="N", help="walk at random instead, so often, with all faults"
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="begin no configuration after so long")
     parser.add_argument("--list", action="store_true", help="show rules and configurations")
     chosen = parser.parse_args()
@@ -39,6 +47,8 @@ def main() -> int:
         configs = [config_of(name) for name in chosen.configs]
     except ValueError as error:
         parser.error(str(error))
+    if chosen.walks is not None:
+        return walk_all(configs or [config_of(EVERYTHING)], chosen.off, chosen.walks)
     if not configs:
         shown = [SHOWN[name].config for name in chosen.off if name in SHOWN]
         configs = shown or [config_of(name) for name in catalogue()]
@@ -64,11 +74,29 @@ def explore_all(configs: list[Config], off: list[str], limit: int | None, second
         )
         if result.violation is not None:
             violated += 1
-            print(f"  VIOLATED: {result.violation.what}")
-            for line in (*lines(result.violation.trace), "", *picture(result.violation.state)):
-                print(f"    {line}")
+            _show(result.violation)
     print(f"{explored} of {len(configs)} configurations, {states:,} states, {violated} violated")
     return int(violated > 0)
+
+
+def walk_all(configs: list[Config], off: list[str], walks: int) -> int:
+    """1 if a walk goes wrong, which names its seed, else 0."""
+    for config in configs:
+        world = World(config, without(*off))
+        for number in range(walks):
+            violation = walk(world, f"{config.name} {number}", WALK)
+            if violation is not None:
+                print(f"walk {number} of {config.name}")
+                _show(violation)
+                return 1
+        print(f"{config.name}: {walks:,} walks of {WALK} steps", flush=True)
+    return 0
+
+
+def _show(violation: Violation) -> None:
+    print(f"  VIOLATED: {violation.what}")
+    for line in (*lines(violation.trace), "", *picture(violation.state)):
+        print(f"    {line}")
 
 
 def _tell(progress: str) -> None:

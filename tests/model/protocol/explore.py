@@ -51,7 +51,7 @@ class Exploration:
         #: Number of each state by its key, and of each the one that it was found from.
         self._numbers: dict[int, int] = {}
         self._parents = array("q")
-        #: Where a run without faults goes on: the key, or OVER.
+        #: Where a run without faults goes on: the key; None where all is over.
         self._calm: list[int | None] = []
         self._count = 0
         self._only = ""
@@ -64,12 +64,14 @@ class Exploration:
         self._add(start, -1)
         front, depth, expanded = [start], 0, 0
         violation: Violation | None = None
-        while front and violation is None and (limit is None or len(self._numbers) < limit):
+        complete = True
+        while front and complete and violation is None:
             following: list[State] = []
             for state in front:
                 violation = self._expand(state, expanded, following)
                 expanded += 1
-                if violation is not None:
+                complete = violation is None and (limit is None or len(self._numbers) < limit)
+                if not complete:
                     break
                 if self._tell is not None and time.monotonic() - told > PROGRESS:
                     told = time.monotonic()
@@ -79,7 +81,8 @@ class Exploration:
             self._keys.forget()
         if violation is None and not only:
             violation = self._stuck()
-        return Result(len(self._numbers), self._count, depth, time.monotonic() - began, not front, violation)
+        complete = complete and violation is None
+        return Result(len(self._numbers), self._count, depth, time.monotonic() - began, complete, violation)
 
     def _add(self, state: State, parent: int) -> bool:
         """Whether it is new."""

@@ -15,6 +15,7 @@ from tests.model.protocol.state import (
     SLOW,
     TERMINAL,
     UNDELIVERED,
+    Record,
     Replay,
     Request,
     State,
@@ -105,7 +106,19 @@ def of_jobs(state: State) -> Iterator[Step]:
         if left[Fault.DELETION] and record.entry > 0:
             draft = Draft(state)
             verbs.delete_entry(draft, record.entry)
+            _excuse(draft, state, job, record)
             yield mishap(draft, Fault.DELETION, "the entry is deleted of", job)
+
+
+def _excuse(draft: Draft, state: State, job: int, record: Record | None) -> None:
+    """A claim that its worker has not heard of was in the pending list only, and that is gone.
+
+    So nobody will tell this worker, and the lease runs out: a strike that nobody can spare the job.
+    """
+    if record is None or record.lease not in (LIVE, OUT) or record.holder < 0:
+        return
+    if not holds(state, job, record):
+        draft.set_record(job, lease=SLOW)
 
 
 def of_redis(world: World, state: State) -> Iterator[Step]:
@@ -115,10 +128,7 @@ def of_redis(world: World, state: State) -> Iterator[Step]:
         for entry in draft.entries:
             draft.own(entry, UNDELIVERED)
         for job, record in enumerate(state.records):
-            # What a worker claimed and has not heard of was in the pending list only. The list is gone, so
-            # nobody will tell this worker, and its lease runs out: a strike that nobody can spare the job.
-            if record is not None and record.lease == LIVE and not holds(state, job, record):
-                draft.set_record(job, lease=SLOW)
+            _excuse(draft, state, job, record)
         yield mishap(draft, Fault.GROUP, "the group is made again at 0")
     if left[Fault.OUTAGE] and any(record is not None and record.lease == LIVE for record in state.records):
         draft = Draft(state)

@@ -29,6 +29,7 @@ class Rules:
     session_kept: bool = rule("D5", "a new session is greater than the worker's own; none stored, no claim")
     older_session: bool = rule("D5", "an offered claim is given again only if it is of an older session")
     offered_only: bool = rule("D5", "a claim is given again only for an offered entry, not one that was read")
+    own_offered: bool = rule("D5", "what is claimed by an offer is pending for its holder from then on")
     offer_unheld: bool = rule("D5", "a worker offers only what it does not hold")
     read_unheld: bool = rule("D7", "what the blocking reader was given is offered only if it is not held")
     offer_once: bool = rule("D5", "an entry is offered in one call at a time")

@@ -37,6 +37,7 @@ SHOWN = {
     "older_session": _shown("one-job+read+loss", "holds job 0 and was given it again"),
     "read_unheld": _shown("one-job+read+loss+loss", "holds job 0 and was given it again"),
     "offered_only": _shown("group+loss", "holds job 0 and was given it again"),
+    "own_offered": _shown("one-job+loss+loss+pause", "was recovered from worker 0, which lives"),
     "offer_unheld": _shown("loss", "holds job 0 and was given it again"),
     "abandon": _shown("refusal", "is given again for nothing"),
     "hold_outcome": _shown("loss", "was recovered from worker 0, which lives"),

@@ -16,7 +16,10 @@ from tests.model.protocol.stepping import World
 from tests.model.protocol.steps import steps
 from tests.model.protocol.symmetry import Keys, swap_jobs, swap_workers
 from tests.model.protocol.telling import lines
+from tests.model.protocol.walking import EVERYTHING, walk
 
+#: Random walks with everything; `python -m tests.model.protocol --walks 10000` makes more.
+WALKS = 30
 #: What is explored in a second or two with all outcomes. `python -m tests.model.protocol` explores the rest.
 SMALL = (
     *("crash", "group", "deletion", "expiry", "retention", "read", "cancel", "replay", "deadline"),
@@ -39,6 +42,14 @@ def test_nothing_is_violated(config: Config) -> None:
 
     assert result.violation is None, "\n".join([result.violation.what, *lines(result.violation.trace)])
     assert result.complete
+
+
+def test_nothing_is_violated_with_all_faults_at_once() -> None:
+    world = World(config_of(EVERYTHING), Rules())
+
+    for number in range(WALKS):
+        violation = walk(world, str(number), 60)
+        assert violation is None, "\n".join([violation.what, *lines(violation.trace)])
 
 
 def test_an_exploration_that_reached_its_limit_is_not_called_complete() -> None:

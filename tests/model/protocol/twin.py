@@ -156,20 +156,26 @@ class Twin:
                 place = self._job(job).entry
                 assert place is not None
                 shard.streams[LANE, place[0]].entries.pop(place[1])
+                self._expire_unheard(before, job)
             case ("the record expires of", job):
                 del shard.jobs[id_of(job)]
             case ("the group is made again at 0",):
                 for stream in shard.streams.values():
                     stream.destroy_group()
-                for job, record in enumerate(before.records):
-                    if record is not None and record.lease == LIVE and not _knows(before, job, record):
-                        self._job(job).lease_until = shard.now
+                for job in range(len(before.records)):
+                    self._expire_unheard(before, job)
             case ("Redis is away for longer than a lease",):
                 shard.hold_ms = LEASE
                 for one in shard.jobs.values():
                     one.lease_until = min(one.lease_until, shard.now)
             case ("the hold is over",):
                 shard.hold_ms = 0
+
+    def _expire_unheard(self, before: State, job: int) -> None:
+        """What a worker claimed without hearing of it, nobody can tell it any more."""
+        record = before.records[job]
+        if record is not None and record.lease == LIVE and not _knows(before, job, record):
+            self._job(job).lease_until = self.shard.now
 
     def _exchange(self, before: State, request: Request, pick: int | None) -> None:
         offers = [(LANE, *self._entry(before, entry)) for entry in request.offers]
