@@ -133,7 +133,7 @@ def test_a_claim_that_was_granted_again_is_of_the_new_session(shard: Shard) -> N
 
 
 def test_an_offered_claim_that_a_sweep_took_over_is_pending_for_its_holder_again(shard: Shard) -> None:
-    """Else a second lost answer would be the last: its holder would not find the claim among its own entries."""
+    """Else a second lost answer would be the last: its holder would not find the claim among its own."""
     shard.pass_hold()
     lost = shard.take("j")
     shard.elapse(LEASE)
