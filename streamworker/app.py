@@ -106,6 +106,8 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         #: The tasks that run by themselves, by name.
         self.crons: dict[str, Cron] = {}
+        #: By which change of the manifest each task stands there, once a worker has published them.
+        self.published: Mapping[str, int] = {}
         #: What was heard last of the pressure in the lanes.
         self.pressure: Mapping[str, Pressure] = {}
         self.lifespan: Lifespan = lifespan or _no_lifespan

@@ -217,9 +217,30 @@ def names(line: str) -> list[str]:
     return [word.partition("|")[0] for word in line.split(" ")[1:]]
 
 
-def number(line: str) -> int:
+def number_of(line: str) -> int:
     """The manifest's number in a line of a record or claim: 0 for one that knew none."""
     return int(line.partition(" ")[0] or "0")
+
+
+def regate(
+    gates: Gates | None,
+    line: str,
+    args: Mapping[str, object],
+    *,
+    tenant: str | None,
+    lane: str,
+    number: int,
+) -> str | None:
+    """The gates that a claimed job should have passed by this worker's declaration, or None if its own stand.
+
+    Only a declaration that is newer than the job's may judge it, else two versions of a rolling deploy would
+    hand a job back and forth (D17). Figures do not count: they are looked up when a gate is passed. Raises
+    InvalidArgument when the arguments lack what a template names.
+    """
+    if (gates is None and not line) or number <= number_of(line):
+        return None
+    fresh = "" if gates is None else gates.line(args, tenant=tenant, lane=lane, number=number)
+    return None if names(fresh) == names(line) else fresh
 
 
 def _template(task: str, parameters: Sequence[str], gate: Gate) -> KeyTemplate:

@@ -118,16 +118,21 @@ def publish_call(declared: Mapping[str, Declaration], router: Router) -> scripts
     return scripts.publish(rows=rows)
 
 
-async def publish(link: Link, keys: Keys, declared: Mapping[str, Declaration], router: Router) -> None:
-    """Publish tasks and router. What cannot be published is warned of: the worker serves them all the same.
+async def publish(
+    link: Link, keys: Keys, declared: Mapping[str, Declaration], router: Router
+) -> dict[str, int]:
+    """Publish tasks and router; returns for each task the number of the change that wrote its declaration.
 
-    Raises ConnectionLost.
+    What cannot be published is warned of, and has no number: the worker serves it all the same. Raises
+    ConnectionLost.
     """
     call = publish_call(declared, router)
     try:
-        await link.script(call.script, keys.namespace_tag, *call.argv)
+        _, *numbers = await link.script(call.script, keys.namespace_tag, *call.argv)
     except ReplyError as error:  # no memory, or no right
         log.warning("what the tasks declare was not published, so clients do not apply it: %s", error)
+        return {}
+    return dict(zip(sorted(declared), map(int, numbers), strict=True))
 
 
 def read(task: str, value: bytes | None) -> Declaration | None:

@@ -227,7 +227,8 @@ class _Parts:
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
         app = self.worker.app
-        await manifest.publish(link, self.pump.session.keys, app.declarations(), app.router)
+        keys = self.pump.session.keys
+        app.published = await manifest.publish(link, keys, app.declarations(), app.router)
         await self.pump.open()
         self.heartbeat.start()
         log.info(

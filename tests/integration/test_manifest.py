@@ -384,3 +384,26 @@ async def test_rules_that_cannot_be_read_are_not_applied(
 
     assert observer.record(job.id).lane == "main", "what the task declares still counts"
     assert "cannot be read" in caplog.text
+
+
+async def test_a_worker_knows_by_which_change_its_tasks_stand_in_the_manifest(
+    valkey: BenchServer, namespace: str, observer: Observer
+) -> None:
+    """D17: only a newer declaration may judge a job's gates."""
+
+    def shop(deadline: str) -> App:
+        app = App("shop", redis_url=valkey.url, namespace=namespace, lease="1s")
+
+        async def handler(ctx: Context) -> None: ...
+
+        app.task(name="same")(handler)
+        app.task(name="other", deadline=deadline)(handler)
+        return app
+
+    numbers = []
+    for deadline in ("1m", "2m", "2m"):
+        async with shop(deadline) as app:
+            async with serving(app):
+                numbers.append(dict(app.published))
+
+    assert numbers == [{"same": 1, "other": 1}, {"same": 1, "other": 2}, {"same": 1, "other": 2}]

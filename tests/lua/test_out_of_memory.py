@@ -179,7 +179,7 @@ def test_an_outcome_can_be_waited_for(alone: Shard) -> None:
 
 def test_a_worker_with_new_tasks_can_say_what_they_declare(alone: Shard) -> None:
     with out_of_memory(alone):
-        assert alone.send(scripts.publish(rows=["add", "{}"])) == 1
+        assert alone.send(scripts.publish(rows=["task:add", "{}"])) == [1]
 
 
 def test_repair_goes_on(alone: Shard) -> None:

@@ -195,7 +195,7 @@ def note_a_cron(shard: Shard) -> scripts.Call:
 
 
 def publish(shard: Shard) -> scripts.Call:
-    return scripts.publish(rows=["pack", '{"lane":"a"}', "ship", "{}"])
+    return scripts.publish(rows=["task:pack", '{"lane":"a"}', "routing", "{}"])
 
 
 def mirrored(shard: Shard) -> scripts.Call:

@@ -17,7 +17,8 @@ from streamworker.core.gates import (
     Gates,
     declare,
     names,
-    number,
+    number_of,
+    regate,
 )
 from streamworker.core.limits import Concurrency, Dependency, Limit, Rate
 
@@ -76,7 +77,7 @@ def test_a_line_begins_with_the_number_of_the_manifest() -> None:
 
     assert line == "17 rate:tenant:acme|50,1000,50|rate:tenant@pack entity:shipment:7"
     assert names(line) == ["rate:tenant:acme", "entity:shipment:7"]
-    assert number(line) == 17
+    assert number_of(line) == 17
 
 
 def test_a_task_without_gates_costs_nothing() -> None:
@@ -84,7 +85,7 @@ def test_a_task_without_gates_costs_nothing() -> None:
 
     assert not found
     assert found.line(ARGS, tenant="acme", lane="normal", number=17) == ""
-    assert (names(""), number(""), found.figures(), found.entity(ARGS)) == ([], 0, {}, "")
+    assert (names(""), number_of(""), found.figures(), found.entity(ARGS)) == ([], 0, {}, "")
 
 
 def test_a_job_without_a_tenant_passes_no_gate_of_tenants() -> None:
@@ -230,3 +231,39 @@ def test_a_dependency_that_is_named_twice_counts_once() -> None:
 
     assert words(found) == ["pause:dependency:mail"]
     assert len(found.declared) == 1
+
+
+# --- another declaration than the job's (D17) -------------------------------------------------------------
+
+
+def judged(found: Gates | None, line: str, number: int, args: dict[str, Any] = ARGS) -> str | None:
+    return regate(found, line, args, tenant="acme", lane="normal", number=number)
+
+
+def test_a_job_whose_gates_are_those_of_today_is_left_alone() -> None:
+    found = gates(limits=[Rate("tenant", "50/s")])
+    line = found.line(ARGS, tenant="acme", lane="normal", number=0)
+
+    assert judged(found, line, 9) is None
+    assert judged(gates(limits=[Rate("tenant", "7/s")]), line, 9) is None, "figures do not count"
+    assert judged(None, "", 9) is None
+
+
+def test_a_newer_declaration_gates_the_job_anew() -> None:
+    found = gates(limits=[Rate("tenant", "50/s")])
+
+    assert judged(found, "", 9) == "9 rate:tenant:acme|50,1000,50|rate:tenant@pack"
+    assert judged(found, "8 entity:s:7", 9) == judged(found, "", 9)
+    assert judged(None, "8 entity:s:7", 9) == ""
+
+
+@pytest.mark.parametrize("number", [0, 7, 8])
+def test_an_older_declaration_does_not(number: int) -> None:
+    """Two versions of a rolling deploy would hand the job back and forth until it dies."""
+    assert judged(gates(limits=[Rate("tenant", "50/s")]), "8 entity:s:7", number) is None
+    assert judged(None, "8 entity:s:7", number) is None
+
+
+def test_a_job_that_lacks_what_a_new_template_names_cannot_be_gated() -> None:
+    with pytest.raises(InvalidArgument, match="user_id"):
+        judged(gates(entity="user:{user_id}"), "", 9, {"shipment_id": 7})
