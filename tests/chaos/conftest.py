@@ -1,18 +1,19 @@
-"""What the cases share: a server of each kind, shared or of one's own, eyes on it, and worker processes."""
+"""What the cases share: a server of each kind, shared or of one's own, and eyes on it."""
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from streamworker import App, Client
 from streamworker.embedded import EmbeddedServer
 from streamworker.store.connection import SyncLink
-from tests.integration.history import Journal, Observer
+from tests.chaos.scale import SCALE
+from tests.integration.history import Observer
 from tests.lua.driver import Shard
-from tests.processes import WorkerProcess
 from tests.servers import BenchServer, ServerAbsent, ServerFactory, binary_of, selected_kinds
 
 #: Seconds that a claim lives in the cases: what takes a minute or an hour in the reports is told by this.
@@ -20,8 +21,9 @@ LEASE = 1.0
 #: Between two sweeps (D6).
 SWEEP = LEASE / 6
 
-#: Makes worker processes of the app `faults_jobs`; enter them.
-Start = Callable[..., WorkerProcess]
+#: Whether cases with worker processes, which take seconds, run on every kind of server.
+EVERY_KIND = SCALE > 1 or bool(os.environ.get("STREAMWORKER_CASES_EVERY_KIND"))
+
 #: Makes a server of the kind that the test runs on.
 OwnServer = Callable[..., EmbeddedServer]
 
@@ -59,14 +61,20 @@ async def client(server: BenchServer, namespace: str) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.fixture(params=selected_kinds())
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of server in turn, for benches, which start one of their own."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`kind` is the server that a bench starts: another one from case to case, and each in the long form."""
+    if "kind" in metafunc.fixturenames:
+        kinds = [kind for kind in selected_kinds() if _is_here(kind)]
+        turn = zlib.crc32(metafunc.function.__name__.encode()) % len(kinds)
+        metafunc.parametrize("kind", kinds if EVERY_KIND else [kinds[turn]])
+
+
+def _is_here(kind: str) -> bool:
     try:
-        binary_of(request.param)
-    except ServerAbsent as absent:
-        pytest.skip(f"{request.param}: {absent}")
-    return str(request.param)
+        binary_of(kind)
+    except ServerAbsent:
+        return False
+    return True
 
 
 @pytest.fixture(params=selected_kinds())
@@ -78,34 +86,5 @@ def own_server(request: pytest.FixtureRequest, own_valkey: ServerFactory) -> Own
             return own_valkey(request.param, appendonly=appendonly, config=config)
         except ServerAbsent as absent:
             pytest.skip(f"{request.param}: {absent}")
-
-    return make
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    """Where the handlers of worker processes write their starts and ends."""
-    return Journal(tmp_path / "journal")
-
-
-@pytest.fixture
-def go(tmp_path: Path) -> Path:
-    """Jobs of the task `hold` end once this file is there."""
-    return tmp_path / "go"
-
-
-@pytest.fixture
-def start(server: BenchServer, namespace: str, journal: Journal, go: Path) -> Start:
-    """Makes worker processes of the app `faults_jobs`; enter them."""
-
-    def make(*arguments: str, url: str | None = None, lease: float = LEASE) -> WorkerProcess:
-        env = {
-            "FAULTS_JOURNAL": str(journal.path),
-            "FAULTS_GO": str(go),
-            "STREAMWORKER_LEASE": str(lease),
-        }
-        return WorkerProcess(
-            "faults_jobs:app", *arguments, redis_url=url or server.url, namespace=namespace, env=env
-        )
 
     return make
