@@ -18,6 +18,7 @@ local script, actor = 'claim', worker
 -- include: fragments/make_ready.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
+-- include: fragments/give_back.lua
 -- include: fragments/claim_step.lua
 local verdict = claim_jobs()
 commit(fence)

@@ -20,6 +20,7 @@ local script, actor = 'exchange', worker
 -- include: fragments/finish.lua
 -- include: fragments/settle_step.lua
 -- include: fragments/commit.lua
+-- include: fragments/give_back.lua
 -- include: fragments/claim_step.lua
 local replies = settle_rows(10)
 local verdict = claim_jobs()

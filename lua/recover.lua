@@ -20,6 +20,7 @@ local script, actor = 'recover', worker
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 -- include: fragments/candidate.lua
+-- include: fragments/give_back.lua
 local lease = tonumber(lease_ms)
 local stream = LANE .. lane .. SUFFIX[kind]
 
@@ -34,11 +35,6 @@ local function hold_left()               -- the outage rule of D6
   end
   redis.call('HSET', SWEEP, 'at', format('%d', now), 'hold', format('%d', hold))
   return hold
-end
-
-local function give_back(rec, entry)     -- idle is set so that it reaches the lease when the lease runs out
-  local idle = math.max(0, lease - (tonumber(rec.lease) - now))
-  redis.call('XCLAIM', stream, 'workers', (holder(rec)), 0, entry, 'IDLE', format('%d', idle), 'JUSTID')
 end
 
 local function judge(entry, id, env, found)
@@ -58,7 +54,7 @@ local function judge(entry, id, env, found)
     rec.lease = format('%d', now + 2 * lease)
     touch(rec)
   end
-  if tonumber(rec.lease) > now then return give_back(rec, entry) end
+  if tonumber(rec.lease) > now then return give_back(rec, stream, entry) end
   -- It stays ripe: should its sweeper die before it commits, the next sweep finds the claim, not the next lease.
   redis.call('XCLAIM', stream, 'workers', worker, 0, entry, 'IDLE', lease_ms, 'JUSTID')
   found[#found + 1] = candidate(rec)

@@ -92,8 +92,8 @@ end
 
 local function take_held(rec, from, entry, env)
   local owner, of_session = holder(rec)
-  if owner ~= worker then                -- somebody else's: give it back to its holder
-    redis.call('XCLAIM', from.stream, 'workers', owner, 0, entry, 'JUSTID')
+  if owner ~= worker then                -- somebody else's
+    give_back(rec, from.stream, entry)
   elseif from.offered and rec.status == 'claimed' and of_session < tonumber(session) then
     if not has_slot(from.row) then
       local over = after_cancel(rec, now)

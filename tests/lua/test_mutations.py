@@ -177,8 +177,8 @@ MUTATIONS = [
     Mutation("replay.lua", "if #letters > 0 then\n  commit()\n  redis.call('XDEL', DLQ, unpack(letters))\n",
              "if #letters > 0 then\n  redis.call('XDEL', DLQ, unpack(letters))\n  commit()\n",
              test_interrupted.test_a_dead_letter_goes_only_when_its_job_is_back),
-    Mutation(ENQUEUE, "    write_record(row, write_place(row))\n",
-             "    write_record(row, 'a:0-1') write_record(row, write_place(row))\n",
+    Mutation(ENQUEUE, "local more = write_record(row, write_place(row))\n",
+             "write_record(row, 'a:0-1') local more = write_record(row, write_place(row))\n",
              cut_off("enqueue")),
     # --- D5: entries
     Mutation(CLAIM, "if rec.la ~= from.lane or rec.en ~= from.prefix .. entry then", "if false then",

@@ -344,6 +344,18 @@ def test_a_dead_claim_whose_sweeper_died_is_found_by_the_next_sweep(shard: Shard
     assert shard.recovery(candidate, AGAIN) == "OK"
 
 
+def test_a_dead_claim_that_is_delivered_again_is_no_fresher_for_it(shard: Shard) -> None:
+    """A group that is made again gives every held entry to who reads first, and that one to its holder (R9)."""
+    shard.pass_hold()
+    shard.take("j", "dead")
+    shard.elapse(LEASE)
+    shard.redis("XGROUP", "DESTROY", shard.keys.stream("normal"), "workers")
+
+    assert shard.claim("w2") == []
+
+    assert [one.job_id for one in shard.found_dead()] == ["j"]
+
+
 def test_an_entry_that_went_under_a_dead_claim_ends_the_job(shard: Shard) -> None:
     _, candidate = dead_claim(shard)
     shard.delete_entry("j")
