@@ -209,9 +209,9 @@ async def test_ten_megabytes_are_refused_or_cut_and_break_no_connection(
     assert log < 50_000, "the log has no error texts"
 
 
-@pytest.mark.parametrize("kind", ["nested group", "leaves the process", "text of another type"])
+@pytest.mark.parametrize("what", ["nested group", "leaves the process", "text of another type"])
 async def test_an_error_that_cannot_be_told_still_ends_its_job(
-    app: App, observer: Observer, kind: str
+    app: App, observer: Observer, what: str
 ) -> None:
     """B49: whatever the exception does when it is looked at, the job has an outcome and the slot is free."""
 
@@ -228,7 +228,7 @@ async def test_an_error_that_cannot_be_told_still_ends_its_job(
         error: Exception = ValueError("deep down")
         for _ in range(3_000):
             error = ExceptionGroup("g", [error])
-        raise {"nested group": error, "leaves the process": Leaving(), "text of another type": Odd()}[kind]
+        raise {"nested group": error, "leaves the process": Leaving(), "text of another type": Odd()}[what]
 
     @app.task
     async def after(ctx: Context) -> str:
