@@ -345,7 +345,7 @@ def test_a_dead_claim_whose_sweeper_died_is_found_by_the_next_sweep(shard: Shard
 
 
 def test_a_dead_claim_that_is_delivered_again_is_no_fresher_for_it(shard: Shard) -> None:
-    """A group that is made again gives every held entry to who reads first, and that one to its holder (R9)."""
+    """A group that is made again gives held entries to who reads first, and that one to their holder (R9)."""
     shard.pass_hold()
     shard.take("j", "dead")
     shard.elapse(LEASE)
