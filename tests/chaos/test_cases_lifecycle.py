@@ -306,6 +306,7 @@ async def test_series_depend_on_lanes_and_tasks_and_never_on_jobs_or_workers(
     first, *others = series
     assert counted >= rounds * jobs
     assert [found ^ first for found in others if found != first] == []
+    assert observer.redis.hlen(observer.keys.stats) < 40, observer.stats()
     assert not any(worker_word in line for line in first for worker_word in ("order_", "host_", "unknown_"))
 
 

@@ -169,7 +169,7 @@ def test_a_dead_letter_carries_what_an_operator_needs(shard: Shard) -> None:
         "kf": "f", "kw": "5000", "ms": "7",
     }  # fmt: skip
     assert shard.record("j").text("dq") == shard.letter("j")
-    assert shard.stats()["dead:add:bad"] == 1
+    assert shard.stats()["dead:normal:add"] == 1
 
 
 @pytest.mark.parametrize("code", ["cancelled", "discarded", "superseded"])
