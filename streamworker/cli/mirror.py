@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -25,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Keep a durable record of all jobs in Postgres, and compare it with Redis.",
 )
+
+#: Seconds that a mirror may take to end once the worker that it belongs to is gone.
+ORPHAN_PATIENCE = 15.0
 
 Dsn = Annotated[
     str | None,
@@ -107,6 +111,9 @@ def run(
             envvar="STREAMWORKER_METRICS_HOST",
         ),
     ] = None,
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
+    ] = None,
 ) -> None:
     """Mirror the log of an app to Postgres until SIGTERM or Ctrl-C.
 
@@ -116,15 +123,17 @@ def run(
     import datetime
 
     from streamworker.cli.run import LogLevel, log_to_stderr
+    from streamworker.cli.target import load_app
     from streamworker.core import durations
     from streamworker.postgres.mirror import Mirror
     from streamworker.settings import read_endpoint
+    from streamworker.worker.leash import Leash
 
     log_to_stderr(LogLevel.INFO)
-    settings = settings_of(app, redis_url)
+    settings = load_app(of).settings if of else settings_of(app, redis_url)
     mirror = Mirror(
         settings,
-        _dsn(dsn),
+        _dsn(dsn or settings.postgres_dsn),
         f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}",
         retention=datetime.timedelta(seconds=durations.parse(retention, what="--retention")),
     )
@@ -134,6 +143,13 @@ def run(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, mirror.stop)
+
+        def orphaned() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending anyway
+                loop.call_soon_threadsafe(mirror.stop)
+
+        if (leash := Leash.inherited()) is not None:  # beside a worker: not without it
+            leash.hold(orphaned, patience=ORPHAN_PATIENCE)
         server: HttpServer | None = None
         if endpoint is not None:
             server = await _answer(mirror, endpoint.host, endpoint.port)

@@ -7,11 +7,14 @@ import os
 import signal
 import sys
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from streamworker.cli.output import clean
+
+if TYPE_CHECKING:
+    from streamworker.cli.companion import Companion
 
 
 class LogLevel(StrEnum):
@@ -77,6 +80,12 @@ def run(
             envvar="STREAMWORKER_METRICS_HOST",
         ),
     ] = None,
+    with_mirror: Annotated[
+        bool,
+        typer.Option(
+            "--with-mirror", help="Run `streamworker mirror run` beside it, as a process of its own."
+        ),
+    ] = False,
     reload: Annotated[
         bool,
         typer.Option("--reload", help="For development: start again when a .py file below here changes."),
@@ -91,14 +100,38 @@ def run(
     With several processes, one that dies is started again, signals are passed on, and SIGHUP restarts one
     after the other.
     """
+    if with_mirror:
+        if reload:
+            from streamworker.cli.edge import CommandFailed
+
+            raise CommandFailed("--reload is for development: leave out --with-mirror", code=2)
+        with _mirror(target):
+            return _run(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
     if reload:
         return _reload(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
+    return _run(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
+
+
+def _mirror(target: str) -> Companion:
+    """The mirror of the app: a process of its own, that imports the app for its settings."""
+    from streamworker.cli.companion import Companion
+
+    return Companion("mirror", [sys.executable, "-m", "streamworker", "mirror", "run", "--of", target])
+
+
+def _run(
+    target: str,
+    processes: int,
+    concurrency: int | None,
+    lanes: str | None,
+    grace: str | None,
+    log_level: LogLevel,
+    endpoint: tuple[int | None, str | None],
+) -> int:
     log_to_stderr(log_level)
     _leave_when_told()
     if processes > 1:
-        return _supervise(
-            target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host)
-        )
+        return _supervise(target, processes, concurrency, lanes, grace, log_level, endpoint)
     from streamworker.cli.target import load_app
     from streamworker.settings import DEFAULT_GRACE
     from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
@@ -109,8 +142,8 @@ def run(
         concurrency=concurrency or DEFAULT_CONCURRENCY,
         lanes=None if lanes is None else [lane.strip() for lane in lanes.split(",") if lane.strip()],
         grace=DEFAULT_GRACE if grace is None else grace,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
+        metrics_port=endpoint[0],
+        metrics_host=endpoint[1],
     )
     return worker.run()
 

@@ -1,0 +1,85 @@
+"""A process that runs beside a worker or a fleet: started again when it dies, ended when they have ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from streamworker.worker.leash import FLEET_VARIABLE
+
+log = logging.getLogger("streamworker.companion")
+
+#: The port is the worker's.
+PORT_VARIABLE = "STREAMWORKER_METRICS_PORT"
+#: Seconds until a dead companion is started again, doubling while it dies young.
+RESPAWN_FIRST, RESPAWN_LAST = 0.5, 30.0
+#: Seconds of life after which a death counts as the first again.
+GROWN_UP = 60.0
+#: Seconds that it gets to end by itself.
+STOP_SECONDS = 10.0
+
+
+class Companion:
+    """A context manager. The child has a leash: if we die without a word, it ends as well."""
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self._name = name
+        self._command = list(command)
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._keep, name=f"streamworker-{name}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.send_signal(signal.SIGTERM)  # harmless when it has ended: the thread reaps it
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive() and process is not None:
+            process.kill()
+            self._thread.join()
+
+    def _keep(self) -> None:
+        deaths = 0
+        while not self._stopping.is_set():
+            ours, theirs = socket.socketpair()
+            born = time.monotonic()
+            with ours, theirs:
+                with self._lock:
+                    if self._stopping.is_set():
+                        return
+                    self._process = self._start(theirs)
+                theirs.close()
+                code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            deaths = 1 if time.monotonic() - born >= GROWN_UP else deaths + 1
+            pause = min(RESPAWN_LAST, RESPAWN_FIRST * 2 ** min(deaths - 1, 16))
+            log.warning("the %s ended with %d; it is started again in %g s", self._name, code, pause)
+            self._stopping.wait(pause)
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        inherited = {name: value for name, value in os.environ.items() if name != PORT_VARIABLE}
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**inherited, FLEET_VARIABLE: f"{theirs.fileno()}:"},
+            start_new_session=True,  # Ctrl-C in a terminal is for us: it ends after the workers
+        )
