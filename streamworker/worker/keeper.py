@@ -269,6 +269,6 @@ class Keeper:
             return
         length = await self._caller.command("XLEN", self._keys.events)
         keep = int(length * EVENTS_BYTES * 0.9 / size)
-        # Redis removes 10,000 entries a call at most, so that it is short; a busy fleet writes more in a lease.
+        # Redis removes 10,000 entries a call at most, so that it is short; a lease may bring more.
         while await self._caller.command("XTRIM", self._keys.events, "MAXLEN", "~", keep):
             pass
