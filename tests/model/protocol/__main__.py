@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--walks", type=int, metavar="N", help="walk at random instead, so often, with all faults"
     )
+    parser.add_argument("--part", metavar="I/N", help="every Nth configuration only, for N processes")
     parser.add_argument("--seconds", type=float, metavar="S", help="begin no configuration after so long")
     parser.add_argument("--list", action="store_true", help="show rules and configurations")
     chosen = parser.parse_args()
@@ -52,6 +53,9 @@ def main() -> int:
     if not configs:
         shown = [SHOWN[name].config for name in chosen.off if name in SHOWN]
         configs = shown or [config_of(name) for name in catalogue()]
+    if chosen.part is not None:
+        part, _, parts = chosen.part.partition("/")
+        configs = configs[int(part) - 1 :: int(parts)]
     return explore_all(configs, chosen.off, chosen.limit, chosen.seconds)
 
 
