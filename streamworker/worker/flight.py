@@ -6,8 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from streamworker.core.lanes import Plan
+from streamworker.core.outcome import Success
 from streamworker.store import scripts
 from streamworker.store.connection import Argument
+from streamworker.store.placing import CALL_BYTES
 from streamworker.worker.running import Running
 
 log = logging.getLogger("streamworker.worker")
@@ -25,6 +27,18 @@ class Flight:
     apart: bool  # what that gives runs beside the others
     limit: int
     sent_at: float
+
+
+def fitting(ended: list[Running]) -> list[Running]:
+    """As many of them, from the first on, as one call may carry: those that are handed back take their
+    envelopes along, successes their results."""
+    total = 0
+    for index, running in enumerate(ended):
+        outcome = running.outcome
+        total += len(outcome.result if isinstance(outcome, Success) else running.claim.envelope)
+        if total > CALL_BYTES and index:
+            return ended[:index]
+    return ended
 
 
 def rows_of(settled: list[Running], marked: list[Running], now: float) -> list[Argument]:

@@ -23,7 +23,7 @@ from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
-from streamworker.worker.flight import Flight, report_stale, rows_of
+from streamworker.worker.flight import Flight, fitting, report_stale, rows_of
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.planner import Planner
 from streamworker.worker.running import Running, Stop
@@ -254,7 +254,7 @@ class Pump:
 
     def _launch(self) -> bool:
         """Send what there is to send; False when there is nothing, or no connection."""
-        settled = self._outbox[: self._row_limit]
+        settled = fitting(self._outbox[: self._row_limit])
         room = self._row_limit - len(settled)
         marked = [running for running in self._marks[:room] if running.outcome is None]
         plan, quarantine = self._what_to_claim()

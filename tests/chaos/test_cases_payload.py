@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import struct
@@ -21,7 +22,9 @@ from streamworker import (
     Retry,
     SerializationError,
     SyncClient,
+    TransientError,
 )
+from streamworker.store.events import decode
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
 from tests.servers import BenchServer
@@ -207,6 +210,35 @@ async def test_ten_megabytes_are_refused_or_cut_and_break_no_connection(
     assert observer.leftovers() == []
     log = observer.redis.memory_usage(observer.keys.events, samples=0)
     assert log < 50_000, "the log has no error texts"
+
+
+@pytest.mark.parametrize("ends", ["results", "retries"])
+async def test_large_outcomes_that_come_at_once_travel_in_several_calls(
+    app: App, observer: Observer, ends: str
+) -> None:
+    """B49, R46: no call carries much more than a megabyte, or everybody else would wait for it."""
+    count, large = 12, "x" * 250_000
+    all_here = asyncio.Barrier(count)
+
+    @app.task(retry=Retry.schedule("1s", unknown=["1s"]))
+    async def work(ctx: Context, payload: str) -> str:
+        await all_here.wait()
+        if ends == "retries" and ctx.attempt == 1:
+            raise TransientError("once more")
+        return payload
+
+    async with serving(app, concurrency=count, lanes=["normal"]):
+        jobs = [await work.enqueue(large) for _ in range(count)]
+        results = await asyncio.gather(*(job.result(20) for job in jobs))
+
+    assert results == [large] * count
+    ended = [
+        sum(edge.to_status in ("succeeded", "retry_scheduled") for edge in decode(fields))
+        for _, fields in observer.redis.xrange(observer.keys.events)
+    ]
+    assert sum(ended) == count * (2 if ends == "retries" else 1)
+    assert max(ended) <= 4
+    assert observer.leftovers() == []
 
 
 @pytest.mark.parametrize("what", ["nested group", "leaves the process", "text of another type"])
