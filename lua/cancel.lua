@@ -11,6 +11,8 @@ local script = 'cancel'
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 local replies, changed = {}, false

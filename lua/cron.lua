@@ -21,6 +21,8 @@ local script, actor = 'cron', worker
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/enqueue_step.lua
 -- include: fragments/commit.lua

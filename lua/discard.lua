@@ -11,6 +11,7 @@ local retention_ms = ARGV[3]             -- how long a finished record stays
 local script = 'discard'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/commit.lua
 local replies, letters, seen = {}, {}, {}
 for i = 4, #ARGV, 3 do

@@ -9,10 +9,11 @@ local tag    = KEYS[1]                   -- hash tag of the shard
 local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
 local marker = ARGV[2]                   -- of the mirror, as the caller knows it; '' for none
 -- rows: id task lane env extra
--- `extra` is '' or eight lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
--- producer. An empty line means: none.
+-- `extra` is '' or eleven lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
+-- producer, gates, route, max age ms. An empty line means: none.
 local script = 'enqueue'
 -- include: fragments/base.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/enqueue_step.lua
 local on = mirrored()
 if switch.restoring or (marker ~= '' and switch.marker ~= marker and switch.marker ~= 'off') then

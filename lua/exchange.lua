@@ -17,6 +17,8 @@ local script, actor = 'exchange', worker
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/settle_step.lua
 -- include: fragments/commit.lua

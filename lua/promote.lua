@@ -13,6 +13,8 @@ local script, actor = 'promote', worker
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 local MOST_BYTES = 524288                -- of envelopes in one call: to move 25 MB took 200 ms (R46)

@@ -13,11 +13,17 @@ local script, actor = 'repair', worker
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 -- include: fragments/candidate.lua
 local held_back = tonumber(redis.call('HGET', SWEEP, 'hold') or '0') > 0   -- D6: not after an outage
 local found, mended = {}, 0
+
+local function waits_at_gate(rec)
+  return sub(rec.en, 1, 1) == 'g' and open_gates().look_after(rec)
+end
 
 local function entry_stands(rec)
   local stream, entry = stream_of(rec)
@@ -44,9 +50,14 @@ for i = 4, #ARGV do
       effect(rec)
       rec.retire = true
     end
+  elseif rec and not rec.bad and rec.was == 'turned:' and entry_stands(rec) then
+    open_turnstile().recount(rec.la, rec.tn)
+    touch(rec)
   elseif rec and not rec.bad and WAITING[rec.status] and not entry_stands(rec)
+    and not waits_at_gate(rec)
     and not redis.call('ZSCORE', SCHEDULE, rec.id) then
     mended = mended + 1
+    if sub(rec.en, 1, 1) == 'g' then open_gates().leave(rec) end
     local env, due = redis.call('HGET', BODY .. rec.id, 'env'), tonumber(rec.du or '')
     if env and due and due > now then    -- its time has not come: nobody is early for a lost schedule
       park(rec, env, due)

@@ -14,6 +14,8 @@ local script = 'replay'
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 local letters, taken = {}, {}
@@ -32,7 +34,7 @@ local function revive(id, dead)          -- the record's retention is over: what
     lease = '0', en = '-', la = dead.lane, ta = dead.task, was_lane = dead.lane, more = '', added = '',
     at = (dead.at or '') ~= '' and dead.at or now_text }
   records[id] = rec
-  for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms' }) do
+  for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms', 'ga' }) do
     if (dead[field] or '') ~= '' then put(rec, field, dead[field]) end
   end
   if (dead.tenant or '') ~= '' then put(rec, 'tn', dead.tenant) end
@@ -70,7 +72,7 @@ local function replay(letter, id, epoch, task)
   if holder then return 'KEY_TAKEN ' .. holder end
   rec.attempt, rec.starts, rec.strikes, rec.epoch = 0, 0, 0, rec.epoch + 1
   transition(rec, 'queued', 'replayed')
-  for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq' }) do
+  for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq', 'pl' }) do
     if (rec[field] or '') ~= '' then put(rec, field, '') end
   end
   make_ready(rec, dead.env)

@@ -17,6 +17,8 @@ local script = 'restore'
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
 local ROW = '^(%l[%l_]+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%d+) (%S+) (%S+) (%S+)$'

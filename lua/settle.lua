@@ -13,6 +13,8 @@ local script = 'settle'
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/settle_step.lua
 -- include: fragments/commit.lua

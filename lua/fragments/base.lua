@@ -29,6 +29,9 @@ local counters = {}                      -- stats field -> change
 local acks = {}                          -- stream -> entry ids to XACK and XDEL
 local dirty = {}                         -- records to save, in order
 local effects = {}                       -- the few of them with more to write than the record
+local gates                              -- what is known of gates, once a job has one
+local turnstile                          -- who stands and who waits behind, once a job has a tenant
+local turn_most = 16                     -- jobs of one tenant that may stand in a lane
 
 local switch                             -- the mirror's fields of `policies`, read once a call
 

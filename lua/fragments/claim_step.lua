@@ -7,6 +7,7 @@
 -- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
 -- lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
 local MAX_STARTS = 20
+local TIMERS_SERVED = 4                  -- timers that a call serves on its way
 local LEAVE = 64                         -- entries of one call that may be looked at and not taken
 local claims = {}
 local left = tonumber(limit)
@@ -15,6 +16,7 @@ local holding = worker .. ' ' .. session
 local lease_until = format('%d', now + lease_ms)
 local fence
 local left_alone = 0
+local pausing = false                    -- whether anything is paused
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
 for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)') do
   local row = { lane = lane, free = tonumber(reserved), quota = tonumber(quota), phase = tonumber(phase) }
@@ -46,6 +48,7 @@ local function source_of(lane, kind, stream, offered) -- where entries come from
 end
 
 local function has_slot(row)
+  if row and row.paused then return false end
   if row and row.quarantine then return row.free > 0 end   -- a slot of its own, beside limit and shared
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
@@ -53,7 +56,7 @@ end
 local function grant_claim(rec, from, entry, env)
   local row, n = from.row, #claims
   claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
-    .. since(rec.ut)
+    .. since(rec.ut) .. (rec.ga and ' ' .. rec.ga or '')
   claims[n + 2] = rec.id
   claims[n + 3] = env
   if row.quarantine then
@@ -82,6 +85,10 @@ local function take_waiting(rec, from, entry, env)
   if not has_slot(from.row) then         -- delivered, but there is no slot: back to ready, uncharged
     ack_entry(rec)
     return make_ready(rec, env)
+  end
+  if (rec.ga or pausing) and not open_gates().pass(rec, env) then
+    left_alone = left_alone + 1
+    return
   end
   rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
   new_claim(rec)
@@ -209,7 +216,19 @@ end
 
 local function claim_jobs()              -- D5: without this session, a late call finds nothing
   if redis.call('HGET', WORKER .. worker, 'session') ~= session then return 'NOSESSION' end
+  turn_most = math.max(turn_most, tonumber(limit))
+  pausing = redis.call('HGET', tag .. ':policies', 'pauses')
+  local verdict = 'OK'
+  if pausing then
+    for _, row in ipairs(order) do
+      if open_gates().paused('lane:' .. row.lane) then
+        row.paused, row.dry = true, true
+        verdict = verdict .. ' ' .. row.lane
+      end
+    end
+  end
   claim_offered()
   claim_planned()
-  return 'OK'
+  if gates then gates.wake(TIMERS_SERVED) end            -- so a busy fleet needs no scheduler
+  return verdict
 end

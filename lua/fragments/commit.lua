@@ -6,17 +6,20 @@
 -- keys; 4 the records; 5 clean-up, with the keys that are free now, XACK and XDEL last.
 -- Needs: script (name for the log), actor (worker or operator), retention_ms.
 local function write_effects()
+  if turnstile then turnstile.write() end
   for i = 1, #effects do
     local rec = effects[i]
     if rec.body then redis.call('HSET', BODY .. rec.id, unpack(rec.body)) end
     if rec.ready then
-      local entry = redis.call('XADD', LANE .. rec.la .. SUFFIX[rec.kind], '*', 'id', rec.id, 'env', rec.ready)
+      local entry = redis.call('XADD', LANE .. rec.la .. (SUFFIX[rec.kind] or ':turn:' .. rec.tn), '*', 'id', rec.id, 'env', rec.ready)
       touch(rec)
       rec.en = rec.kind .. ':' .. entry
     end
     if rec.due then
       redis.call('HSET', BODY .. rec.id, 'env', rec.env)
       redis.call('ZADD', SCHEDULE, format('%d', rec.due), rec.id)
+    elseif rec.keep_env then
+      redis.call('HSET', BODY .. rec.id, 'env', rec.keep_env)
     end
     if rec.dead then
       local letter = redis.call('XADD', DLQ, '*', unpack(rec.dead))
@@ -28,6 +31,7 @@ local function write_effects()
       redis.call('SET', KEY .. rec.ky, rec.key_open)
     end
   end
+  if gates then gates.write() end
 end
 
 local function write_records()
@@ -57,7 +61,7 @@ local function clean_up()
     if rec.leave_schedule or rec.unschedule then redis.call('ZREM', SCHEDULE, rec.id) end
     if rec.leave_deadline then redis.call('ZREM', DEADLINES, rec.id) end
     if rec.key_free then redis.call('DEL', KEY .. rec.ky) end  -- not before its job is over
-    if rec.drop_env or (rec.ready and rec.unschedule) then redis.call('HDEL', BODY .. rec.id, 'env') end
+    if rec.drop_env or (rec.ready and (rec.unschedule or rec.unpark)) then redis.call('HDEL', BODY .. rec.id, 'env') end
     if rec.retire then
       if rec.bad then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end
       redis.call('PEXPIRE', BODY .. rec.id, retention_ms)
@@ -69,6 +73,7 @@ local function clean_up()
       redis.call('PEXPIRE', DONE .. rec.id, 60000)
     end
   end
+  if gates then gates.clean() end
   for field, by in pairs(counters) do
     if by ~= 0 then redis.call('HINCRBY', STATS, field, format('%d', by)) end
   end
@@ -79,9 +84,17 @@ local function clean_up()
       redis.call('XACK', stream, 'workers', unpack(ids, i, last))
     end
   end
+  if turnstile then turnstile.clean() end
 end
 
 local function commit(fence)
+  if gates then gates.grant() end
+  for i = 1, #dirty do
+    if dirty[i].tn then
+      open_turnstile().turn()
+      break
+    end
+  end
   redis.call('PERSIST', FENCE)
   if fence then redis.call('SET', FENCE, format('%d', fence)) end
   if #lines > 0 or #audit > 0 then

@@ -2,7 +2,7 @@
 --
 -- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
-local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)$'
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(%d*)$'
 local seen_ids, seen_keys, accepted = {}, {}, {}
 local log_is_full, FULL = false, 'REJECTED 1000 log_full'   -- the mirror's log has reached its bound
 
@@ -27,8 +27,8 @@ local function decide(id, task, lane, env, extra)
   local row = { id = id, task = task, lane = lane, env = env, at = now_text }
   if extra ~= '' then
     local delay, window
-    row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer =
-      match(extra, EXTRA)
+    row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer,
+      row.gates, row.route, row.max_age = match(extra, EXTRA)
     if not row.key then error('enqueue row cannot be read: ' .. id) end
     if row.fingerprint == '' then row.fingerprint = '-' end
     if row.key ~= '' then
@@ -56,9 +56,11 @@ local function write_place(row)          -- the growing write: the stream entry,
     bump('scheduled:' .. row.lane, 1)
     return '-'
   end
-  local entry = redis.call('XADD', LANE .. row.lane, '*', 'id', row.id, 'env', row.env)
-  bump('queued:' .. row.lane, 1)
-  return 'a:' .. entry
+  local stream = LANE .. row.lane
+  if row.behind then stream = stream .. ':turn:' .. row.tenant end
+  local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
+  bump((row.behind and 'turned:' or 'queued:') .. row.lane, 1)
+  return (row.behind and 't:' or 'a:') .. entry
 end
 
 local function write_record(row, entry)
@@ -74,6 +76,7 @@ local function write_record(row, entry)
   set('dl', row.deadline)
   set('tn', row.tenant)
   set('ms', row.max_starts)
+  set('ga', row.gates)
   if row.due then
     set('du', row.due)
     set('di', 'SCHEDULED ' .. row.due)
@@ -88,15 +91,24 @@ local function write_record(row, entry)
 end
 
 local function new_line(row, before)     -- task and lane stand once for all that follow with the same
-  if before and row.task == before.task and row.lane == before.lane and (row.tenant or '') == '' and not row.due then
+  if before and row.task == before.task and row.lane == before.lane and (row.tenant or '') == '' and not row.due
+    and (row.route or '') == '' then
     return row.id .. ' +'
   end
   return row.id .. ' + ' .. row.task .. ' ' .. row.lane
     .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
     .. (row.due and ' due=' .. row.due or '')
+    .. ((row.route or '') ~= '' and ' route=' .. row.route or '')
 end
 
 local function write_accepted()
+  for i = 1, #accepted do                -- D15
+    local row = accepted[i]
+    if not row.due and (row.tenant or '') ~= '' then
+      row.behind = not open_turnstile().admit(turnstile.of(row.lane, row.tenant), turn_most)
+    end
+  end
+  if turnstile then turnstile.write() end
   for i = 1, #accepted do
     local row = accepted[i]
     local more = write_record(row, write_place(row))

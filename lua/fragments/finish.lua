@@ -20,6 +20,7 @@ local function close_claim(rec, outcome, by)
   put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
     .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
   rec.fence, rec.lease = '0', '0'
+  if rec.ga then open_gates().free(rec) end
   return ' fence=' .. fence
 end
 
@@ -40,6 +41,7 @@ local function leave_waits(rec)
   if rec.en == '-' then effect(rec); rec.leave_schedule = true end
   if rec.ec or rec.du then effect(rec) end       -- it has or had a body, which must expire too
   if (rec.wa or '') ~= '' then effect(rec); rec.wake = tonumber(rec.wa) end
+  if sub(rec.en, 1, 1) == 'g' or (rec.hg or '') ~= '' then open_gates().leave(rec) end
   ack_entry(rec)
   rec.retire = true
 end
@@ -79,6 +81,10 @@ local function fail(rec, reason, class, code, text, env, by)
       'epoch', format('%d', rec.epoch), 'version', format('%d', rec.version), 'at', rec.at or '0',
       'dead_at', now_text, 'worker', (holder(rec)), 'ky', rec.ky or '', 'kf', rec.kf or '',
       'kw', rec.kw or '', 'ms', rec.ms or '', 'env', env or '' }
+    if rec.ga then
+      rec.dead[#rec.dead + 1] = 'ga'     -- a replay passes the same gates
+      rec.dead[#rec.dead + 1] = rec.ga
+    end
   end
   leave_waits(rec)
 end

@@ -2,21 +2,22 @@
 -- reads many at once.
 --
 -- `job:<id>` is a string of lines. The first has twelve words: the state token (status attempt starts
--- strikes version epoch fence lease_until), the entry (kind:id, or '-'), lane, task, enqueued_at; the
--- record of a job that never moved leaves the seven numbers out. Each other line is `name=value` with a
--- name of two letters (docs/reference/record.md), only when set. One GET and one SET a job: a hash cost more
--- than twice the instructions (docs/decisions/0009).
+-- strikes version epoch fence lease_until), the entry (kind:id of a stream's, g:name of the gate where the job
+-- is parked, else '-'), lane, task, enqueued_at; the record of a job that never moved leaves the seven numbers
+-- out. Each other line is `name=value` with a name of two letters (docs/reference/record.md), only when set.
+-- One GET and one SET a job: a hash cost more than twice the instructions (docs/decisions/0009).
 -- A record that cannot be read comes back with `bad = true`.
 
--- Each with the depth counter of its jobs; those that wait without an entry are `scheduled:`.
+-- With the depth counter of its jobs; of those that wait, the first letter of their entry says it.
 local HELD = { claimed = 'in_flight:', processing = 'in_flight:' }
-local WAITING = { queued = 'queued:', retry_scheduled = 'queued:' }
+local WAITING = { queued = true, retry_scheduled = true }
+local PLACES = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', ['-'] = 'scheduled:' }
 local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
 local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)(.*)$'
 local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
-  'ut', 'dq' }
+  'ut', 'dq', 'ga', 'pl', 'hg' }
 local records = {}
 -- What many jobs of a call have in common is converted once.
 local text_of = setmetatable({}, { __index = function(cache, number)
@@ -37,8 +38,7 @@ local function counters_of(text)         -- status and the five small numbers of
 end
 
 local function place(status, en)         -- the depth counter that counts a record now; none when it is over
-  if en == '-' and WAITING[status] then return 'scheduled:' end
-  return HELD[status] or WAITING[status]
+  return WAITING[status] and PLACES[sub(en, 1, 1)] or HELD[status]
 end
 
 local function token_of(rec)
@@ -131,8 +131,9 @@ end
 
 local function stream_of(rec)            -- the stream and the id that the record's entry names
   local en = rec.en
-  if en == '-' then return nil end
-  return LANE .. rec.la .. SUFFIX[sub(en, 1, 1)], sub(en, 3)
+  local kind = sub(en, 1, 1)
+  if kind == '-' or kind == 'g' then return nil end
+  return LANE .. rec.la .. (SUFFIX[kind] or ':turn:' .. rec.tn), sub(en, 3)
 end
 
 local function holder(rec)               -- worker id and session of its claim

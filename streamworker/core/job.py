@@ -81,12 +81,13 @@ class Claim:
     deadline_in_ms: int | None  # until the job's deadline; None: it has none
     unknown_age_ms: int | None  # since a worker first handed it back as an unknown task
     envelope: bytes
+    gates: str = ""  # what it passed, as it stands in the record
 
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
         """From the three values of the claim script: the head is the state token and what follows it."""
-        words = head.decode().split(" ")
-        _, attempt, starts, strikes, _, epoch, fence, _, lane, kind, entry, age, past, unknown = words
+        words = head.decode().split(" ", 14)
+        _, attempt, starts, strikes, _, epoch, fence, _, lane, kind, entry, age, past, unknown, *gates = words
         return cls(
             job_id.decode(),
             int(fence),
@@ -101,6 +102,7 @@ class Claim:
             None if past == "-" else -int(past),
             None if unknown == "-" else int(unknown),
             envelope,
+            gates[0] if gates else "",
         )
 
 
@@ -215,9 +217,18 @@ class Record:
 
     @property
     def entry(self) -> tuple[str, str] | None:
-        """Kind of stream (a arrivals, r ready, q quarantine) and id of the entry; None: it has none."""
+        """Kind of stream (a arrivals, r ready, q quarantine, t behind the turnstile) and id of the entry.
+
+        None: it has none.
+        """
         kind, _, entry = self.fields["en"].partition(":")
-        return (kind, entry) if entry else None
+        return (kind, entry) if entry and kind != "g" else None
+
+    @property
+    def gate(self) -> str | None:
+        """Where it waits for its turn, if that is a gate."""
+        kind, _, gate = self.fields["en"].partition(":")
+        return gate if kind == "g" else None
 
     @property
     def worker(self) -> str | None:

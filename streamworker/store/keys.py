@@ -45,6 +45,17 @@ CATALOGUE: tuple[KeySpec, ...] = (
             "job id, fingerprint, final status"),
     KeySpec("schedule", "zset", "none", "settle, promote", "due time (ms) -> job id"),
     KeySpec("deadlines", "zset", "none", "enqueue, finish", "deadline (ms) -> job id"),
+    KeySpec("lane:<lane>:turn:<tenant>", "stream", "none", "enqueue, promote, claim",
+            "jobs of one tenant that wait behind the turnstile: id, env"),
+    KeySpec("turnstile", "hash", "none", "enqueue, claim", "who stands and waits, by lane and tenant"),
+    KeySpec("gate:<name>", "zset", "none", "claim, settle",
+            "holders of a gate: time of the claim (ms) -> job id; minus the place while it is only granted"),
+    KeySpec("waiting:<lane>:<gate>", "zset", "none", "claim, settle, wake", "who waits: place -> job id"),
+    KeySpec("waiting", "hash", "none", "claim, settle, wake", "gates with waiters: how many in which lane"),
+    KeySpec("bucket:<name>", "string", "a minute beyond being full", "claim",
+            "tokens of a rate: level, time, period"),
+    KeySpec("timers", "zset", "none", "claim, settle, wake",
+            "when a gate may open or a grant goes back (ms)"),
     KeySpec("dlq", "stream", "none", "finish, replay, discard", "dead letters"),
     KeySpec("events", "stream", "none (trimmed by the keeper at its bound in bytes)", "every script",
             "the transition log"),
@@ -56,8 +67,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("cron:<name>:<tick>", "string", "a minute to a day", "cron",
             "the job of one tick, which so counts once"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
-    KeySpec("policies", "hash", "none", "mirror, pressure",
-            "what is set at run time; the pressure in lanes; the marker of a mirror"),
+    KeySpec("policies", "hash", "none", "tune, declare, mirror, pressure",
+            "what is set at run time: pauses, limits; the pressure in lanes; the marker of a mirror"),
     KeySpec("meta", "hash", "none", "worker, publish",
             "schema, shard count, what tasks declare (no shard in its tag)"),
     KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
@@ -108,8 +119,10 @@ class Keys:
         """What holds for the whole namespace, all shards."""
         return f"{self.namespace_tag}:meta"
 
-    def stream(self, lane: str, kind: str = "a") -> str:
-        """A lane's stream: kind `a` arrivals, `r` ready, `q` quarantine."""
+    def stream(self, lane: str, kind: str = "a", tenant: str = "") -> str:
+        """A lane's stream: kind `a` arrivals, `r` ready, `q` quarantine, `t` a tenant's turnstile."""
+        if kind == "t":
+            return f"{self.tag}:lane:{lane}:turn:{tenant}"
         return f"{self.tag}:lane:{lane}{STREAM_SUFFIX[kind]}"
 
     def job(self, job_id: str) -> str:
@@ -129,6 +142,30 @@ class Keys:
 
     def elect(self, role: str) -> str:
         return f"{self.tag}:elect:{role}"
+
+    def gate(self, name: str) -> str:
+        """Who holds a gate."""
+        return f"{self.tag}:gate:{name}"
+
+    def waiters(self, lane: str, gate: str) -> str:
+        """Who waits at a gate, of one lane."""
+        return f"{self.tag}:waiting:{lane}:{gate}"
+
+    def bucket(self, name: str) -> str:
+        """The tokens of a rate."""
+        return f"{self.tag}:bucket:{name}"
+
+    @property
+    def waiting(self) -> str:
+        return f"{self.tag}:waiting"
+
+    @property
+    def timers(self) -> str:
+        return f"{self.tag}:timers"
+
+    @property
+    def policies(self) -> str:
+        return f"{self.tag}:policies"
 
     @property
     def crons(self) -> str:
@@ -153,10 +190,6 @@ class Keys:
     @property
     def stats(self) -> str:
         return f"{self.tag}:stats"
-
-    @property
-    def policies(self) -> str:
-        return f"{self.tag}:policies"
 
     @property
     def fence(self) -> str:

@@ -125,6 +125,21 @@ def promote(*, clock: str, worker: str, retention_ms: int, limit: int) -> Call:
 
 
 @bound
+def wake(*, clock: str, worker: str, retention_ms: int, limit: int) -> Call:
+    return Call(lua.load("wake"), (clock, worker, retention_ms, limit))
+
+
+@bound
+def tune(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("tune"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def declare(*, clock: str, lanes: str, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("declare"), (clock, lanes, *rows))
+
+
+@bound
 def cancel(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("cancel"), (clock, actor, retention_ms, *rows))
 
@@ -217,10 +232,12 @@ class NewJob:
     producer: str = ""
     gates: str = ""  # what it must pass to start, see core/gates.py
     route: str = ""  # why it waits in another lane than was asked for or declared
+    max_age_ms: int = 0  # how long it may wait for its first claim; 0: for ever
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)
-        if not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts):
+        plain = not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts)
+        if plain and not (self.gates or self.route or self.max_age_ms):
             return (self.job_id, self.task, self.lane, self.envelope, "")
         extra = "\n".join(
             (
@@ -232,6 +249,9 @@ class NewJob:
                 self.tenant,
                 starts,
                 self.producer,
+                self.gates,
+                self.route,
+                str(self.max_age_ms) if self.max_age_ms else "",
             )
         )
         return (self.job_id, self.task, self.lane, self.envelope, extra)

@@ -123,7 +123,7 @@ class Shard(Reader):
         if worker not in self.sessions:
             self.session(worker)
         verdict, claims = self.send(self.claim_call(worker, **options))
-        assert verdict == b"OK"
+        assert verdict.split(b" ")[0] == b"OK"
         return self._claims(claims)
 
     def claim_one(self, worker: str = "w1", **options: Any) -> Claim:
@@ -238,6 +238,20 @@ class Shard(Reader):
             scripts.promote(clock=self.clock, worker="keeper", retention_ms=RETENTION, limit=limit)
         )
         return promoted, expired, int(nearest) if nearest else None
+
+    def wake(self, *, limit: int = 100) -> tuple[int, int | None]:
+        """(timers served, when the next is due in ms)."""
+        served, nearest = self.send(
+            scripts.wake(clock=self.clock, worker="keeper", retention_ms=RETENTION, limit=limit)
+        )
+        return served, int(nearest) if nearest else None
+
+    def tune(self, verb: str, name: str, value: object = "", reason: str = "because") -> str:
+        return self._operate(scripts.tune, verb, name, str(value), reason)[0]
+
+    def declare(self, lanes: str = "priority normal", **limits: str) -> int:
+        rows = [word for pair in limits.items() for word in pair]
+        return int(self.send(scripts.declare(clock=self.clock, lanes=lanes, rows=rows)))
 
     def cancel(self, job_id: str, epoch: int | str = "-") -> str:
         return self._operate(scripts.cancel, job_id, str(epoch))[0]

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator
 from streamworker.core.job import Record
 from streamworker.core.states import HELD, TERMINAL, TRANSITIONS, WAITING, Status
 from streamworker.store.keys import is_live_state
+from tests.lua import gate_invariants
 from tests.lua.snapshot import Line, Snapshot
 
 #: Counters of `stats` that must equal a recount of the records.
-DEPTHS = ("queued", "scheduled", "in_flight")
+DEPTHS = ("queued", "turned", "scheduled", "parked", "in_flight")
 
 
 def violations(before: Snapshot, after: Snapshot, *, tampered: Collection[str] = ()) -> list[str]:
@@ -25,6 +26,7 @@ def violations(before: Snapshot, after: Snapshot, *, tampered: Collection[str] =
         *_depths(after, tampered),
         *_log(before, after, records, tampered),
         *_fences(before, after, tampered),
+        *gate_invariants.violations(after, records, tampered),
     ]
 
 
@@ -47,7 +49,14 @@ def _places(after: Snapshot, records: dict[str, Record]) -> Iterator[str]:
                 yield f"{job_id} is {record.status} by nobody: {record}"
         elif record.fence or record.lease_until:
             yield f"{job_id} is {record.status} but held under fence {record.fence}"
-        if named is None:
+        if named is None and record.gate:
+            if record.status not in WAITING or after.waiting(record).get(job_id) != record.number("pl"):
+                yield f"{job_id} is {record.status} and does not wait at {record.gate}"
+            if b"env" not in after.body(job_id):
+                yield f"{job_id} is parked without its envelope"
+            if job_id in schedule:
+                yield f"{job_id} waits at a gate and is scheduled as well"
+        elif named is None:
             if record.status not in WAITING or job_id not in schedule:
                 yield f"{job_id} is {record.status} and nowhere"
             elif b"env" not in after.body(job_id):
@@ -130,7 +139,10 @@ def depth_of(record: Record) -> str | None:
     if record.status in HELD:
         return f"in_flight:{record.lane}"
     if record.status in WAITING:
-        return f"{'queued' if record.entry else 'scheduled'}:{record.lane}"
+        if record.entry and record.entry[0] == "t":
+            return f"turned:{record.lane}"
+        place = "queued" if record.entry else "parked" if record.gate else "scheduled"
+        return f"{place}:{record.lane}"
     return None
 
 

@@ -60,7 +60,7 @@ class Reader:
             "epoch": record.epoch,
             "held": record.fence > 0,
             "lease_in": record.lease_until - self.now if record.lease_until else None,
-            "place": place or ("schedule" if job_id in schedule else None),
+            "place": place or record.gate or ("schedule" if job_id in schedule else None),
             "due_in": schedule[job_id] - self.now if job_id in schedule else None,
             "owner": now.holder_of_entry(record),
             "key": key.decode().split(" ")[2] if key else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,11 +101,21 @@ class Snapshot:
         if record.entry is None:
             return None
         kind, entry = record.entry
+        if kind == "t":
+            return f"lane:{record.lane}:turn:{record.text('tn')}", entry
         return f"lane:{record.lane}{STREAM_SUFFIX[kind]}", entry
 
     def entry_stands(self, record: Record) -> bool:
         named = self.named_entry(record)
         return named is not None and named[1] in self.streams.get(named[0], {})
+
+    def waiting(self, record: Record) -> dict[str, int]:
+        """Who waits in the record's lane at the gate where it is parked: job id to place."""
+        return self.zsets.get(f"waiting:{record.lane}:{record.gate}", {})
+
+    def holders(self, gate: str) -> dict[str, int]:
+        """Job id to the time of its claim, or to minus its place while the grant is not claimed."""
+        return self.zsets.get(f"gate:{gate}", {})
 
     def holder_of_entry(self, record: Record) -> str | None:
         """Who has the record's entry in the pending list."""
@@ -115,7 +126,7 @@ class Snapshot:
     def lane_streams(self) -> Iterator[tuple[str, str, str]]:
         """(stream, lane, kind) of each lane stream."""
         for name in self.streams:
-            if name.startswith("lane:"):
+            if name.startswith("lane:") and ":turn:" not in name:
                 lane, _, suffix = name.removeprefix("lane:").partition(":")
                 kind = next(kind for kind, tail in STREAM_SUFFIX.items() if tail == (suffix and f":{suffix}"))
                 yield name, lane, kind
@@ -176,6 +187,10 @@ def _line(move: Transition, at_ms: int) -> Line:
     )
 
 
+def _score(text: bytes) -> int:
+    return sys.maxsize if text == b"inf" else int(text)
+
+
 def _pairs(flat: list[bytes]) -> Fields:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
@@ -196,7 +211,8 @@ def take(link: SyncLink, keys: Keys) -> Snapshot:
                 snapshot.lists[name] = value
             case b"zset":
                 snapshot.zsets[name] = {
-                    member.decode(): int(score) for member, score in zip(value[::2], value[1::2], strict=True)
+                    member.decode(): _score(score)
+                    for member, score in zip(value[::2], value[1::2], strict=True)
                 }
             case b"stream":
                 snapshot.streams[name] = {entry.decode(): _pairs(fields) for entry, fields in value}

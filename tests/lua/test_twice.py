@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
@@ -119,6 +120,104 @@ def cancel(shard: Shard) -> scripts.Call:
     shard.enqueue(job("queued", **KEYED), job("parked", delay_ms=500))
     rows = [word for job_id in ("held", "queued", "parked", "unknown") for word in (job_id, "-")]
     return scripts.cancel(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+GATES = "0 entity:e:7 concurrency:c|2"
+
+
+def _queue(shard: Shard) -> list[Claim]:
+    """Two jobs hold a gate, and two others wait at it."""
+    shard.enqueue(*(job(f"j{i}", gates="0 concurrency:c|2", lane="other") for i in range(4)))
+    return shard.claim(plan=plan_of("other"))
+
+
+def claim_at_gates(shard: Shard) -> scripts.Call:
+    rates = "0 rate:r|10,1000,1 entity:e:7 concurrency:c|2"
+    shard.enqueue(
+        *(job(f"j{i}", gates=rates) for i in range(3)), *(job(f"k{i}", gates=GATES) for i in range(3))
+    )
+    shard.session()
+    return shard.claim_call(limit=10)
+
+
+def settle_at_gates(shard: Shard) -> scripts.Call:
+    claims = _queue(shard)
+    rows = [word for claim in claims for word in scripts.outcome_row(claim, Success(), 5)]
+    return shard.settle_call(rows)
+
+
+def claim_a_grant(shard: Shard) -> scripts.Call:
+    shard.settle(_queue(shard)[0], Success())
+    return shard.claim_call(limit=10, plan=plan_of("other"))
+
+
+def take_over(shard: Shard) -> scripts.Call:
+    """The first waiter's grant went to the second; now the first comes."""
+    shard.settle(_queue(shard)[0], Success())
+    shard.elapse(5000)
+    shard.wake()
+    return shard.claim_call(limit=10, plan=plan_of("other"))
+
+
+def wake(shard: Shard) -> scripts.Call:
+    shard.settle(_queue(shard)[0], Success())
+    shard.tune("pause", "task:add")
+    shard.claim(limit=8)
+    shard.tune("resume", "task:add", 0)
+    shard.elapse(5000)
+    return scripts.wake(clock=shard.clock, worker="keeper", retention_ms=RETENTION, limit=100)
+
+
+def _cancel_at_gates(job_id: str) -> Arrange:
+    def arrange(shard: Shard) -> scripts.Call:
+        shard.settle(_queue(shard)[0], Success())
+        return scripts.cancel(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=[job_id, "-"])
+
+    return arrange
+
+
+def cancel_at_the_turnstile(shard: Shard) -> scripts.Call:
+    shard.enqueue(*(job(f"t{i}", tenant="acme") for i in range(18)))
+    rows = ["t3", "-", "t17", "-"]
+    return scripts.cancel(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def promote_at_the_turnstile(shard: Shard) -> scripts.Call:
+    shard.enqueue(*(job(f"d{i}", tenant="acme", delay_ms=100) for i in range(2)))
+    shard.enqueue(*(job(f"t{i}", tenant="acme") for i in range(15)))
+    shard.elapse(100)
+    return scripts.promote(clock=shard.clock, worker="keeper", retention_ms=RETENTION, limit=500)
+
+
+def enqueue_at_the_turnstile(shard: Shard) -> scripts.Call:
+    shard.enqueue(*(job(f"t{i}", tenant="acme") for i in range(15)))
+    rows = [word for i in range(2) for word in job(f"n{i}", tenant="acme").row()]
+    return scripts.enqueue(clock=shard.clock, rows=rows)
+
+
+def tune(shard: Shard) -> scripts.Call:
+    _queue(shard)
+    shard.tune("pause", "task:add")
+    rows = [
+        "pause",
+        "lane:other",
+        "500",
+        "sick",
+        "resume",
+        "task:add",
+        "60000",
+        "-",
+        "limit",
+        "concurrency:c",
+        "3",
+        "-",
+    ]
+    return scripts.tune(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def declare(shard: Shard) -> scripts.Call:
+    shard.declare(**{"concurrency:c": "2"})
+    return scripts.declare(clock=shard.clock, lanes="a b", rows=["concurrency:c", "3", "rate:x", "1,1,1"])
 
 
 def _letter(shard: Shard) -> list[str]:
@@ -270,6 +369,18 @@ CASES: dict[str, Arrange] = {
     "restore: over": restore_an_end,
     "hold": hold,
     "watch": look,
+    "claim: gates": claim_at_gates,
+    "claim: a grant": claim_a_grant,
+    "claim: takes over": take_over,
+    "cancel: turnstile": cancel_at_the_turnstile,
+    "promote: turnstile": promote_at_the_turnstile,
+    "enqueue: turnstile": enqueue_at_the_turnstile,
+    "settle: gates": settle_at_gates,
+    "cancel: at a gate": _cancel_at_gates("j3"),
+    "cancel: granted": _cancel_at_gates("j2"),
+    "wake": wake,
+    "tune": tune,
+    "declare": declare,
 }
 
 

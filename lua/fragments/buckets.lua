@@ -1,0 +1,56 @@
+-- buckets: how many tokens a rate has. Exact, in whole numbers.
+--
+-- `bucket:<name>` is `level at period`: a token is worth `period` units, and each ms brings `tokens` units,
+-- up to `burst` tokens. So a window of w ms never holds more than burst + tokens * w / period starts. A bucket
+-- that is not there is full. Time that jumps back brings nothing, time that jumps ahead a full bucket (R36).
+local SPARE_MS = 60000                   -- how much longer a full bucket stays, for clocks that are put back
+
+local function rate_of(word)
+  local tokens, period, burst = match(figures_of(word), '^(%d+),(%d+),(%d+)$')
+  if not tokens then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures_of(word)) end
+  return tonumber(tokens), tonumber(period), tonumber(burst)
+end
+
+local function fill(gate, word)          -- the level now, in units of this word's period
+  local tokens, period, burst = rate_of(word)
+  local full = burst * period
+  if not gate.level then
+    local level, at, unit = match(redis.call('GET', tag .. ':bucket:' .. gate.name) or '', '^(%d+) (%d+) (%d+)$')
+    gate.period = period
+    if level then
+      level = tonumber(level)
+      if tonumber(unit) ~= period then level = math.floor(level / tonumber(unit) * period) end
+      local elapsed = math.max(0, now - tonumber(at))
+      gate.level = elapsed >= full / tokens and full or level + elapsed * tokens
+      gate.rewrite = tonumber(at) > now  -- else it would bring nothing until that time
+    else
+      gate.level = full
+    end
+  elseif gate.period ~= period then
+    gate.level, gate.period = math.floor(gate.level / gate.period * period), period
+  end
+  gate.level = math.min(gate.level, full)
+  gate.full, gate.tokens = full, tokens
+  return gate.level, tokens, period
+end
+
+local function tokens_left(gate, word)   -- whole tokens that nobody was promised
+  local level, _, period = fill(gate, word)
+  return math.floor(level / period) - gate.count
+end
+
+local function take_token(gate, word)
+  local level, _, period = fill(gate, word)
+  gate.level, gate.rewrite = level - period, true
+end
+
+local function opens_at(gate, word)      -- when the next token is there that nobody was promised
+  local level, tokens, period = fill(gate, word)
+  return now + math.max(1, math.ceil((period * (gate.count + 1) - level) / tokens))
+end
+
+local function write_bucket(gate)
+  local full_in = math.max(1, math.ceil((gate.full - gate.level) / gate.tokens))
+  redis.call('SET', tag .. ':bucket:' .. gate.name, format('%d %d %d', gate.level, now, gate.period),
+    'PX', format('%d', full_in + SPARE_MS))
+end

@@ -1,0 +1,147 @@
+-- gate_state: the gates that a call looks at. Each is read once, changed in memory, and written by `commit`.
+--
+-- Holders are a zset of job ids: those that run have the time (ms) of their claim as score, those that were
+-- granted the gate and are not claimed yet have minus their place, so that the latest place comes first.
+-- A rate has no holders that run: its members were promised one of its tokens.
+-- `waiting` counts who waits at each gate, by lane: `lane n lane n`.
+local GATE, WAITING_AT, WAITERS = tag .. ':gate:', tag .. ':waiting:', tag .. ':waiting'
+local POLICIES, TIMERS = tag .. ':policies', tag .. ':timers'
+local LOCK = { entity = true, concurrency = true }       -- kinds with holders that run
+local by_name, in_order = {}, {}
+local lists, policies = {}, {}
+local timers = {}                        -- member -> due ms, or false to take it away
+local last_place                         -- the latest place that was given to anybody
+
+local function policy(field)             -- what operators or workers have set, or false
+  local value = policies[field]
+  if value == nil then
+    value = redis.call('HGET', POLICIES, field)
+    policies[field] = value
+  end
+  return value
+end
+
+local function kind_of(name) return match(name, '^%a+') end
+
+local function gates_of(rec)             -- the words of the record's list
+  local text = rec.ga or ''
+  local list = lists[text]
+  if list then return list end
+  list = {}
+  for word in string.gmatch(text, ' (%S+)') do           -- the first word is a number
+    local name, figures, limit = match(word, '^([^|]+)|?([^|]*)|?(.*)$')
+    list[#list + 1] = { name = name, kind = kind_of(name), figures = figures, limit = limit }
+  end
+  lists[text] = list
+  return list
+end
+
+local function figures_of(word)          -- in force: an operator's, else what workers declared last, else its own
+  if not word.in_force then
+    local limit = word.limit ~= '' and word.limit or word.name
+    word.in_force = policy('limits') and (policy('limit:' .. word.name) or policy('limit:' .. limit))
+      or policy('declared:' .. limit) or word.figures
+  end
+  return word.in_force
+end
+
+local function word_of(rec, name)
+  for _, word in ipairs(gates_of(rec)) do
+    if word.name == name then return word end
+  end
+  return nil
+end
+
+local function gate_of(name)
+  local gate = by_name[name]
+  if gate then return gate end
+  gate = { name = name, kind = kind_of(name), key = GATE .. name, count = 0, change = {}, moved = {},
+    fresh = {}, heads = {} }
+  if gate.kind ~= 'pause' then gate.count = redis.call('ZCARD', gate.key) end
+  by_name[name] = gate
+  in_order[#in_order + 1] = gate
+  return gate
+end
+
+local function waits_at(rec)             -- the gate where it is parked, or nil
+  return sub(rec.en, 1, 2) == 'g:' and gate_of(sub(rec.en, 3)) or nil
+end
+
+local nobody_waits                       -- no gate has a waiter: one look for all gates
+
+local function waits_of(gate)            -- lane -> how many wait there
+  if gate.waits then return gate.waits end
+  gate.waits, gate.total = {}, 0
+  if nobody_waits == nil then nobody_waits = redis.call('HLEN', WAITERS) == 0 end
+  if nobody_waits then return gate.waits end
+  for lane, count in string.gmatch(redis.call('HGET', WAITERS, gate.name) or '', '(%S+) (%d+)') do
+    gate.waits[lane] = tonumber(count)
+    gate.total = gate.total + gate.waits[lane]
+  end
+  return gate.waits
+end
+
+local function count_waiter(gate, lane, by)
+  local waits = waits_of(gate)
+  waits[lane] = math.max(0, (waits[lane] or 0) + by)
+  gate.total = math.max(0, gate.total + by)
+  gate.recount = true
+end
+
+local function set_holder(gate, id, score)               -- nil score: it holds the gate no longer
+  if score == nil then
+    if gate.change[id] == false then return end
+    gate.change[id] = false
+    gate.count = gate.count - 1
+    gate.touched = true
+  else
+    gate.change[id] = score
+  end
+end
+
+local function add_holder(gate, id, score)
+  gate.count = gate.count + 1
+  gate.change[id] = score
+end
+
+-- What a waiting job has been granted, as names between blanks: ' a b '.
+local function is_granted(rec, name)
+  return string.find(rec.hg or '', ' ' .. name .. ' ', 1, true) ~= nil
+end
+
+local function holds(rec, name)          -- by its record, which decides (D13)
+  if not rec or rec.bad then return false end
+  if WAITING[rec.status] then return is_granted(rec, name) end
+  return HELD[rec.status] and LOCK[kind_of(name)] and word_of(rec, name) ~= nil
+end
+
+local function place_of(rec)             -- its place in every queue, given once and kept (D12, D16)
+  if (rec.pl or '') == '' then
+    last_place = (last_place or tonumber(redis.call('HGET', STATS, 'places') or '0')) + 1
+    put(rec, 'pl', text_of[last_place])
+  end
+  return tonumber(rec.pl)
+end
+
+local pauses                             -- scope -> what holds it up, read once
+local pauses_changed = false
+
+local function paused(scope)
+  if not pauses then
+    pauses = {}
+    for name, state, till, more in string.gmatch(policy('pauses') or '', '(%S+) (%l+) (%d+)([^\n]*)') do
+      pauses[name] = { state = state, till = tonumber(till), more = more }
+    end
+  end
+  return pauses[scope]
+end
+
+-- state `paused`: shut until `till`, or for ever if that is 0; `ramp`: open, and its waiters are in by `till`.
+-- `more` is what operators want to read: who and why.
+local function set_pause(scope, state, till, more)
+  paused(scope)
+  pauses[scope] = state and { state = state, till = till, more = more } or nil
+  pauses_changed = true
+end
+
+local function lane_is_paused(lane) return paused('lane:' .. lane) ~= nil end

@@ -1,0 +1,118 @@
+-- turnstile: of one tenant, few unclaimed jobs stand in a lane's streams; the rest wait behind, in order (D15).
+--
+-- So a tenant with 100,000 jobs stands before nobody. `lane:<lane>:turn:<tenant>` is the stream of those behind;
+-- `turnstile` counts, by `lane tenant`, who stands and who waits. Whoever stops standing, for any cause, moves
+-- the next in. Struck jobs wait in quarantine, which does not count. Jobs without a tenant pay nothing.
+local function open_turnstile()
+  if turnstile then return turnstile end
+  local TURNSTILE = tag .. ':turnstile'
+  local STANDING = { a = true, r = true }
+  local turns = {}                         -- 'lane tenant' -> who stands and waits there
+
+  local function turn_of(lane, tenant)
+    local name = lane .. ' ' .. tenant
+    local turn = turns[name]
+    if not turn then
+      local stand, wait = match(redis.call('HGET', TURNSTILE, name) or '0 0', '^(%d+) (%d+)$')
+      turn = { key = LANE .. lane .. ':turn:' .. tenant, stand = tonumber(stand), wait = tonumber(wait) }
+      turn.written_stand, turn.written_wait = turn.stand, turn.wait
+      turns[name] = turn
+    end
+    return turn
+  end
+
+  local function admit(turn, most)         -- whether one more may stand; counts it either way
+    local free = turn.wait == 0 and turn.stand < most
+    if free then turn.stand = turn.stand + 1 else turn.wait = turn.wait + 1 end
+    turn.changed = true
+    return free
+  end
+
+  local function stands(rec)               -- after this call
+    if not WAITING[rec.status] or rec.strikes > 0 then return false end
+    if rec.ready then return rec.kind ~= 't' end
+    return STANDING[sub(rec.en, 1, 1)]
+  end
+
+  local function note_turn(rec)
+    local turn = turn_of(rec.la, rec.tn)
+    local stood = rec.was == 'queued:' and rec.strikes == 0
+    if rec.was == 'turned:' then
+      if sub(rec.en, 1, 2) ~= 't:' then turn.wait, turn.changed = math.max(0, turn.wait - 1), true end
+    elseif stood and not stands(rec) then
+      turn.stand, turn.changed = math.max(0, turn.stand - 1), true
+    elseif stands(rec) and not stood then
+      -- What has waited elsewhere goes behind as well, unless a gate has let it in.
+      local passes = (rec.hg or '') ~= '' or rec.unpark
+      if passes then turn.stand, turn.changed = turn.stand + 1, true
+      elseif not admit(turn, turn_most) then rec.kind = 't' end
+    end
+  end
+
+  local function move_in(turn)             -- as many as may stand, the first first
+    local from = '-'
+    while turn.stand < turn_most and turn.wait > 0 do
+      local count = math.min(turn_most - turn.stand, turn.wait)
+      local found = redis.call('XRANGE', turn.key, from, '+', 'COUNT', count)
+      for _, one in ipairs(found) do
+        local rec = load(one[2][2])
+        if rec and not rec.bad and WAITING[rec.status] and rec.en == 't:' .. one[1] then
+          ack_entry(rec)
+          effect(rec)
+          rec.ready, rec.kind = one[2][4], 'a'
+          turn.stand, turn.wait = turn.stand + 1, turn.wait - 1
+        else
+          drop(turn.key, one[1])           -- no open record honours it (D2)
+        end
+        from = '(' .. one[1]
+      end
+      if #found < count then turn.wait = 0 end
+    end
+  end
+
+  local function turn_all()
+    for i = 1, #dirty do
+      if (dirty[i].tn or '') ~= '' then note_turn(dirty[i]) end
+    end
+    for _, turn in pairs(turns) do
+      if turn.changed then move_in(turn) end
+    end
+  end
+
+  local function write_counts(name, turn, stand, wait)
+    if turn.written_stand == stand and turn.written_wait == wait then return end
+    if stand + wait > 0 then
+      redis.call('HSET', TURNSTILE, name, format('%d %d', stand, wait))
+    else
+      redis.call('HDEL', TURNSTILE, name)
+    end
+    turn.written_stand, turn.written_wait = stand, wait
+  end
+
+  -- Too many for a moment, never too few: who waits beyond the count would not be looked for.
+  local function write_turns()
+    for name, turn in pairs(turns) do
+      write_counts(name, turn, math.max(turn.stand, turn.written_stand), math.max(turn.wait, turn.written_wait))
+    end
+  end
+
+  local function clean_turns()             -- after the last entry was removed: an empty stream would stay
+    for name, turn in pairs(turns) do
+      write_counts(name, turn, turn.stand, turn.wait)
+      if turn.changed and turn.wait == 0 and redis.call('XLEN', turn.key) == 0 then redis.call('DEL', turn.key) end
+    end
+  end
+
+  local function recount(lane, tenant)     -- for `repair`: nobody stands in a lane whose streams are empty
+    for _, kind in ipairs({ 'a', 'r' }) do
+      local stream = LANE .. lane .. SUFFIX[kind]
+      local pending = redis.pcall('XPENDING', stream, 'workers')
+      if redis.call('XLEN', stream) > (pending.err and 0 or pending[1]) then return end
+    end
+    local turn = turn_of(lane, tenant)
+    turn.stand, turn.wait, turn.changed = 0, redis.call('XLEN', turn.key), true
+  end
+  turnstile = { of = turn_of, admit = admit, turn = turn_all, recount = recount, write = write_turns,
+    clean = clean_turns }
+  return turnstile
+end

@@ -1,0 +1,87 @@
+-- tune: what operators change at run time: pauses and limits. Each is an audit line of the log.
+--
+-- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set)
+local tag          = KEYS[1]             -- hash tag of the shard
+local clock        = ARGV[1]             -- ms, or '' for Redis TIME
+local actor        = ARGV[2]             -- who asks, for the log
+local retention_ms = ARGV[3]             -- how long a finished record stays
+-- rows: verb name value reason
+-- pause: a scope, for `value` ms or '' for good. resume: a scope; its waiters come in over `value` ms.
+-- limit: a gate's name or a limit, and its figures. reset: the same without figures: what was declared holds.
+local script = 'tune'
+-- include: fragments/base.lua
+-- include: fragments/record.lua
+-- include: fragments/transition.lua
+-- include: fragments/make_ready.lua
+-- include: fragments/gates.lua
+-- include: fragments/turnstile.lua
+-- include: fragments/commit.lua
+local POLICIES = tag .. ':policies'
+local known = open_gates()
+local writes = {}                        -- field -> figures, or false to take it away
+
+local function is_set(field)
+  if writes[field] ~= nil then return writes[field] end
+  return redis.call('HGET', POLICIES, field)
+end
+
+local verbs = {}                         -- each returns its reply, and whether it changed anything
+
+function verbs.pause(scope, value, reason)
+  local till = value ~= '' and now + tonumber(value) or 0
+  local stands = known.paused(scope)
+  if stands and stands.state == 'paused' and stands.till == till
+    and match(stands.more, '^ %S+ %d+ ?(.*)$') == reason then
+    return 'OK', false
+  end
+  known.set_pause(scope, 'paused', till, ' ' .. actor .. ' ' .. now_text .. ' ' .. reason)
+  if till > 0 then known.timers['pause:' .. scope] = format('%d', till) end
+  if sub(scope, 1, 5) == 'lane:' then known.timers[scope] = now_text end
+  return 'OK', true
+end
+
+function verbs.resume(scope, value)
+  local pause = known.paused(scope)
+  if not pause then return 'NOTHING', false end
+  if pause.state == 'ramp' and now + tonumber(value) >= pause.till then return 'OK', false end
+  known.lift(scope, tonumber(value))
+  return 'OK', true
+end
+
+local function set_limit(name, figures)
+  writes['limit:' .. name] = figures
+  known.timers['limits:' .. match(name, '^%l+')] = now_text
+  return 'OK', true
+end
+
+function verbs.limit(name, figures)
+  if is_set('limit:' .. name) == figures then return 'OK', false end
+  return set_limit(name, figures)
+end
+
+function verbs.reset(name)
+  if not is_set('limit:' .. name) then return 'NOTHING', false end
+  return set_limit(name, false)
+end
+
+local replies = {}
+for i = 4, #ARGV, 4 do
+  local verb, name, value, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  if not verbs[verb] then error('no such verb: ' .. verb) end
+  local changed
+  replies[#replies + 1], changed = verbs[verb](name, value, reason)
+  if changed then
+    audit[#audit + 1] = '- 0 ' .. verb .. ' ' .. name .. ' ' .. (value ~= '' and value or '-') .. ' ' .. reason
+  end
+end
+if #audit > 0 then
+  commit()                               -- with the timers: who was set free is looked at again
+  for field, figures in pairs(writes) do
+    local was_set = redis.call('HEXISTS', POLICIES, field) == 1
+    if figures then redis.call('HSET', POLICIES, field, figures) else redis.call('HDEL', POLICIES, field) end
+    if was_set ~= (figures ~= false) and redis.call('HINCRBY', POLICIES, 'limits', figures and 1 or -1) <= 0 then
+      redis.call('HDEL', POLICIES, 'limits')
+    end
+  end
+end
+return replies
