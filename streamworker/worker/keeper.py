@@ -31,6 +31,10 @@ PROMOTE_EVERY = 0.1
 #: Due jobs that one call moves at most: 500 took up to 11 ms of Redis's time, and expiring them 28, as
 #: measured on the three servers; 100 take 2 and 6 (R32).
 PROMOTE_COUNT = 100
+#: Seconds between two looks at the timers of gates at least: a rate is kept up by steps of this length.
+WAKE_EVERY = 0.01
+#: Timers of gates that one call serves at most.
+WAKE_COUNT = 50
 #: Entries that one sweep call looks at (R5).
 SWEEP_COUNT = 100
 #: Sweep calls for one stream in one pass; the cursor is kept, the next pass goes on from there.
@@ -59,6 +63,7 @@ class Keeper:
         self._stopping = asyncio.Event()
         self._scan_cursor = 0
         self._policy: str | None = NO_EVICTION  # of the server, as last seen
+        self._opens_in = PROMOTE_EVERY  # seconds until the next gate may open, as last heard
         self._next_sweep = 0.0
         self._next_tidy = 0.0
         self.recovered = 0
@@ -83,7 +88,7 @@ class Keeper:
                     log.warning("keeper: %s", error)
             except Exception:
                 log.exception("keeper")
-            await self._pause(PROMOTE_EVERY)
+            await self._pause(min(PROMOTE_EVERY, max(WAKE_EVERY, self._opens_in)))
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -106,6 +111,7 @@ class Keeper:
     async def tick(self) -> None:
         """One round: promote always, the rest each sixth of a lease."""
         await self.promote()
+        await self.wake()
         await self._gauge.look()
         now = asyncio.get_running_loop().time()
         if now < self._next_sweep:
@@ -135,6 +141,17 @@ class Keeper:
             if not more:
                 return
             if asyncio.get_running_loop().time() >= self._next_sweep:
+                return
+
+    async def wake(self) -> None:
+        """Gates whose time has come let their waiters in; notes how soon the next may open."""
+        while True:
+            call = scripts.wake(
+                clock="", worker=self._worker, retention_ms=scripts.RETENTION_MS, limit=WAKE_COUNT
+            )
+            served, opens_in_ms = await self._caller.run(call)
+            self._opens_in = int(opens_in_ms) / 1000 if opens_in_ms else PROMOTE_EVERY
+            if served < WAKE_COUNT or asyncio.get_running_loop().time() >= self._next_sweep:
                 return
 
     async def sweep(self, lane: str, kind: str) -> None:

@@ -21,14 +21,26 @@ class Planner:
         self._ages = {name: 0 for name, lane in lanes.items() if lane.aging is not None}
         self._state = lane_plan.State()
         self._holdings = holdings
+        self._paused: frozenset[str] = frozenset()
 
     def woken(self, lanes: Collection[str] | None = None) -> None:
         """These lanes (None: all) may have work again."""
         self._state = self._state.woken(lanes)
 
+    def pause(self, lanes: Collection[str]) -> None:
+        """These lanes are paused, as a claim has said: no use in reading them for now."""
+        self._paused = frozenset(lanes)
+
+    def ask_paused(self) -> None:
+        """They may run again: the next claim asks."""
+        paused, self._paused = self._paused, frozenset()
+        if paused:
+            self.woken(paused)
+
     def eligible(self) -> list[str]:
-        """Lanes with a free slot."""
-        return lane_plan.eligible(self._slots, self._holdings.busy)
+        """Lanes with a free slot that are not paused."""
+        found = lane_plan.eligible(self._slots, self._holdings.busy)
+        return [lane for lane in found if lane not in self._paused] if self._paused else found
 
     def empty(self, lanes: Collection[str]) -> bool:
         """None of these lanes had work when it was last asked."""

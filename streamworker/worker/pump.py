@@ -33,6 +33,8 @@ log = logging.getLogger("streamworker.worker")
 
 #: Calls under way at most. Serial calls gave half the throughput, more gave nothing.
 FLIGHTS = 2
+#: Seconds after which a lane that was paused is asked for again.
+PAUSED_LOOK = 0.5
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
 
@@ -330,10 +332,14 @@ class Pump:
                 report_stale(running, reply.decode())
         if flight.quarantine:
             self._forget_quarantine()
-        if verdict != b"OK" and (flight.limit or flight.quarantine):
+        word, *paused = verdict.decode().split(" ")
+        if word != "OK" and (flight.limit or flight.quarantine):
             self._tell(flight, replies, [], {})
             self._resync()
             return
+        if paused:
+            self._planner.pause(paused)
+            self._loop.call_later(PAUSED_LOOK, self._ask_paused)
         begun: list[Running] = []
         taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
         self._accepting = True  # what ends at once is collected, and sent when all are begun
@@ -368,6 +374,11 @@ class Pump:
             else:
                 self._begin(running)
                 begun.append(running)
+
+    def _ask_paused(self) -> None:
+        """Paused lanes are not read; that they run again is heard by asking."""
+        self._planner.ask_paused()
+        self.kick()
 
     def _tell(
         self, flight: Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]

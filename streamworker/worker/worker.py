@@ -18,7 +18,7 @@ from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, StreamworkerError
 from streamworker.settings import DEFAULT_GRACE
-from streamworker.store import manifest
+from streamworker.store import limits, manifest
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry.status import Status
 from streamworker.worker import origin, stall
@@ -229,6 +229,7 @@ class _Parts:
         app = self.worker.app
         keys = self.pump.session.keys
         app.published = await manifest.publish(link, keys, app.declarations(), app.router)
+        await limits.declare(link, keys, app.lanes, app.limits())
         await self.pump.open()
         self.heartbeat.start()
         log.info(
