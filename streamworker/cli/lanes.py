@@ -12,7 +12,7 @@ from streamworker.cli.output import emit_json, print_table, say
 def lanes(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """Show what waits and runs in each lane.
 
-    Depth counts the jobs that could be claimed now; delays and scheduled retries are not among them.
+    Depth counts the jobs that wait for their turn, at a gate too, but no delays and scheduled retries.
     """
     from streamworker.core.durations import format_ms
     from streamworker.ops import inspect

@@ -6,7 +6,22 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli import cron, demo, dlq, doctor, enqueue, jobs, lanes, lua, mirror, route, run, workers
+from streamworker.cli import (
+    cron,
+    demo,
+    dlq,
+    doctor,
+    enqueue,
+    gates,
+    jobs,
+    lanes,
+    lua,
+    mirror,
+    route,
+    run,
+    tune,
+    workers,
+)
 from streamworker.cli.edge import Commands
 
 
@@ -45,6 +60,10 @@ app.add_typer(cron.app, name="cron")
 app.command("lanes")(lanes.lanes)
 app.command("route")(route.route)
 app.command("workers")(workers.workers)
+app.command("gates")(gates.gates)
+app.add_typer(tune.limits_app, name="limits")
+app.command("pause")(tune.pause)
+app.command("resume")(tune.resume)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(mirror.app, name="mirror")

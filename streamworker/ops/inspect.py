@@ -14,6 +14,7 @@ from streamworker.core.states import TERMINAL, Status
 from streamworker.ops import dlq
 from streamworker.ops.dlq import DeadLetter
 from streamworker.ops.history import History, iso, joined, read_history
+from streamworker.ops.tune import pauses
 from streamworker.store.depths import now_ms, oldest_ms
 from streamworker.store.events import Transition, pairs
 from streamworker.store.queue import Queue
@@ -21,7 +22,9 @@ from streamworker.store.queue import Queue
 #: Keys that one step of a scan asks for.
 SCAN_COUNT = 1000
 #: Counters in `stats` that name a lane.
-_DEPTHS = ("queued:", "scheduled:", "in_flight:")
+_DEPTHS = ("queued:", "turned:", "parked:", "scheduled:", "in_flight:")
+#: What of them is a lane's depth: jobs that wait for their turn.
+_WAIT = ("queued", "turned", "parked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,8 @@ async def _envelope(queue: Queue, record: Record, body: Mapping[bytes, bytes]) -
     data = body.get(b"env", b"")
     if not data and record.entry is not None:
         kind, entry = record.entry
-        found = await queue.caller.command("XRANGE", queue.keys.stream(record.lane, kind), entry, entry)
+        stream = queue.keys.stream(record.lane, kind, record.text("tn") or "")
+        found = await queue.caller.command("XRANGE", stream, entry, entry)
         data = pairs(found[0][1]).get(b"env", b"") if found else b""
     if not data and (letter_id := record.text("dq")):
         letter = await dlq.read_letter(queue, letter_id)
@@ -251,8 +255,8 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
     """`lanes --json`: depth, jobs in flight and age of the oldest waiting job, lane by lane.
 
     Known are the lanes that ever had a job, those of living workers, and `names`. `depth` counts the jobs
-    that could be claimed now; scheduled retries and delays are not among them. `oldest_age_seconds` is since
-    the job was enqueued, None when nothing waits.
+    that wait for their turn, at a gate too; scheduled retries and delays are not among them.
+    `oldest_age_seconds` is since the job was enqueued, None when nothing waits.
     """
     stats = pairs(await queue.caller.command("HGETALL", queue.keys.stats))
     counters = {name.decode(): int(value) for name, value in stats.items()}
@@ -264,13 +268,14 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
     for worker in await workers(queue):
         known.update(worker["lanes"])
     now = await now_ms(queue.caller.command)
+    paused = {one.scope for one in await pauses(queue) if one.state == "paused"}
     return [
         {
             "lane": lane,
-            "depth": max(0, counters.get(f"queued:{lane}", 0)),
+            "depth": sum(max(0, counters.get(f"{place}:{lane}", 0)) for place in _WAIT),
             "in_flight": max(0, counters.get(f"in_flight:{lane}", 0)),
             "oldest_age_seconds": await _oldest_age(queue, lane, now),
-            "paused": False,  # nothing can pause a lane yet
+            "paused": f"lane:{lane}" in paused,
         }
         for lane in sorted(known)
     ]

@@ -1,0 +1,75 @@
+"""`streamworker gates`: who holds which gate, and who waits there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_facts, print_table, say
+
+
+def gates(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One gate, such as entity:order:7.")
+    ] = None,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Show the gates that somebody holds or waits at, or who does so at one of them."""
+    from streamworker.ops import gates as look_at
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> Any:
+        async with open_queue(settings) as queue:
+            return await (look_at.gates(queue) if name is None else look_at.gate(queue, name))
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found)
+    elif name is not None:
+        _show(found)
+    elif not found:
+        say(f"note: nobody holds a gate of {settings.namespace} or waits at one")
+    else:
+        print_table(
+            ["gate", "#holders", "#waiting", "lanes", "opens at"],
+            [
+                (
+                    row["gate"],
+                    row["holders"],
+                    sum(row["waiting"].values()),
+                    ", ".join(f"{lane} {count}" for lane, count in row["waiting"].items()),
+                    row["opens_at"],
+                )
+                for row in found
+            ],
+        )
+
+
+def _show(found: dict[str, Any]) -> None:
+    paused = found["paused"]
+    said = None if paused is None else f"{paused['state']} by {paused['by']}: {paused['reason']}"
+    print_facts(
+        [
+            ("gate", found["gate"]),
+            ("paused", said),
+            ("waiting", ", ".join(f"{lane} {count}" for lane, count in found["waiting"].items())),
+        ]
+    )
+    if found["holders"]:
+        print_table(
+            ["holder", "task", "lane", "state", "since", "worker"],
+            [
+                (one["id"], one["task"], one["lane"], one["state"], one["since"], one["worker"])
+                for one in found["holders"]
+            ],
+        )
+    if found["waiters"]:
+        print_table(
+            ["waiter", "task", "lane"], [(one["id"], one["task"], one["lane"]) for one in found["waiters"]]
+        )

@@ -1,0 +1,181 @@
+"""`streamworker pause`, `resume` and `limits`: what operators change at run time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_table, say
+
+Scope = Annotated[
+    str, typer.Argument(metavar="SCOPE", help="lane:NAME, tenant:NAME, task:NAME or dependency:NAME.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
+
+limits_app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    help="Show the limits, or set others while all runs on.",
+)
+
+
+def pause(
+    scope: Scope,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long, such as 10m; else until resume.")
+    ] = None,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Hold back a lane, a tenant, a task or a dependency.
+
+    What runs goes on; what would start waits, holds no slot and is charged no attempt.
+    """
+    from streamworker.ops import tune
+    from streamworker.request import actor
+
+    settings = settings_of(app, redis_url)
+
+    async def act() -> list[tune.Pause]:
+        async with open_queue(settings) as queue:
+            await tune.pause(queue, scope, actor=actor(), reason=reason, duration=duration)
+            return await tune.pauses(queue)
+
+    (found,) = [one for one in asyncio.run(act()) if one.scope == scope]
+    if as_json:
+        emit_json(found.json())
+        return
+    until = f"until {found.json()['until']}" if found.until else f"until: streamworker resume {scope}"
+    say(f"{scope} is paused {until}")
+
+
+def resume(
+    scope: Scope,
+    over: Annotated[
+        str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
+    ] = "60s",
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """End a pause. Those that waited come in evenly over a time, so that nothing opens at once."""
+    from streamworker.ops import tune
+    from streamworker.request import actor
+
+    settings = settings_of(app, redis_url)
+
+    async def act() -> bool:
+        async with open_queue(settings) as queue:
+            return await tune.resume(queue, scope, actor=actor(), reason=reason, over=over)
+
+    resumed = asyncio.run(act())
+    if as_json:
+        emit_json({"scope": scope, "resumed": resumed})
+    elif resumed:
+        say(f"{scope} runs again; see who waits: streamworker gates")
+    if not resumed:
+        raise CommandFailed(f"{scope} is not paused; see what is: streamworker gates")
+
+
+@limits_app.callback()
+def limits(
+    context: typer.Context, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
+) -> None:
+    """Show the limits that tasks declare and operators have set."""
+    context.obj = (app, redis_url)
+    if context.invoked_subcommand is not None:
+        return
+    from streamworker.ops import tune
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> list[dict[str, Any]]:
+        async with open_queue(settings) as queue:
+            return await tune.limits(queue)
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found)
+        return
+    if not found:
+        say(f"note: no worker of {settings.namespace} has declared a limit; see limits= of @app.task")
+        return
+    print_table(
+        ["limit", "in force", "declared", "set"],
+        [
+            (row["name"], *(tune.spoken(row["kind"], row[each]) for each in ("in_force", "declared", "set")))
+            for row in found
+        ],
+    )
+
+
+LimitName = Annotated[
+    str, typer.Argument(metavar="LIMIT", help="A gate or a declared limit, such as rate:task:mail.")
+]
+
+
+@limits_app.command("set")
+def set_limit(
+    context: typer.Context,
+    name: LimitName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="200/s for a rate, else a number.")],
+    burst: Annotated[int | None, typer.Option("--burst", metavar="N", help="What may start at once.")] = None,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Let other figures hold, for jobs that wait as well."""
+    from streamworker.ops import tune
+    from streamworker.request import actor
+
+    given_app, given_url = context.obj
+    settings = settings_of(app or given_app, redis_url or given_url)
+    figures = tune.figures_of(name, value, burst)
+
+    async def act() -> None:
+        async with open_queue(settings) as queue:
+            await tune.set_limit(queue, name, figures, actor=actor(), reason=reason)
+
+    asyncio.run(act())
+    if as_json:
+        emit_json({"name": name, "set": figures})
+    else:
+        said = tune.spoken(name.partition(":")[0], figures)
+        say(f"{name} is {said} until: streamworker limits reset {name}")
+
+
+@limits_app.command("reset")
+def reset_limit(
+    context: typer.Context,
+    name: LimitName,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Let what the tasks declare hold again."""
+    from streamworker.ops import tune
+    from streamworker.request import actor
+
+    given_app, given_url = context.obj
+    settings = settings_of(app or given_app, redis_url or given_url)
+
+    async def act() -> bool:
+        async with open_queue(settings) as queue:
+            return await tune.reset_limit(queue, name, actor=actor(), reason=reason)
+
+    reset = asyncio.run(act())
+    if as_json:
+        emit_json({"name": name, "reset": reset})
+    elif reset:
+        say(f"{name} is what the tasks declare")
+    if not reset:
+        raise CommandFailed(f"no operator has set {name}; see what is set: streamworker limits")

@@ -1,0 +1,168 @@
+"""What operators change at run time: pauses and limits. Each change is in the log, with who and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from streamworker.core import durations
+from streamworker.core.durations import Duration
+from streamworker.core.errors import ConfigurationError, InvalidArgument
+from streamworker.core.gates import GateKind
+from streamworker.core.limits import MAX_FIGURE, rate_figures
+from streamworker.core.text import truncate_text
+from streamworker.ops.history import iso
+from streamworker.store import scripts
+from streamworker.store.events import pairs
+from streamworker.store.queue import Queue
+
+#: What can be paused, as the first word of a scope.
+SCOPES = ("lane", "tenant", "task", "dependency")
+#: Seconds over which the waiters come in after a pause, so that nothing opens at once.
+RAMP = 60.0
+#: Longest reason that is kept, in characters.
+MAX_REASON = 200
+#: Timers that one `wake` serves, and how often it is called after a change.
+_TIMERS, _WAKES = 100, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What is paused, or opens again. Times are ms since the epoch, by Redis's clock."""
+
+    scope: str
+    state: str  # paused, or ramp: its waiters come in
+    until: int | None  # end of the pause or of the ramp; None: until somebody resumes
+    by: str
+    since: int
+    reason: str
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "scope": self.scope,
+            "state": self.state,
+            "until": iso(self.until),
+            "by": self.by,
+            "since": iso(self.since),
+            "reason": self.reason,
+        }
+
+
+def check_scope(scope: str) -> str:
+    """Return a scope such as `lane:normal` or `tenant:acme`. Raises InvalidArgument."""
+    kind, colon, name = scope.partition(":")
+    if kind not in SCOPES or not colon or not name or name != "".join(name.split()):
+        raise InvalidArgument("scope", scope, f"is none of {', '.join(f'{each}:NAME' for each in SCOPES)}")
+    return scope
+
+
+def figures_of(name: str, value: str, burst: int | None = None) -> str:
+    """The figures of a limit from what people write: `200/s` for a rate, a number for a concurrency.
+
+    Raises InvalidArgument.
+    """
+    kind, colon, rest = name.partition(":")
+    if not colon or not rest or kind not in (GateKind.RATE, GateKind.CONCURRENCY):
+        raise InvalidArgument("limit", name, "begins with neither rate: nor concurrency:")
+    if kind == GateKind.RATE:
+        try:
+            return rate_figures(value, burst, what=name)
+        except ConfigurationError as error:
+            raise InvalidArgument("limit", value, str(error)) from None
+    if burst is not None:
+        raise InvalidArgument("burst", burst, f"belongs to a rate, and {name} is none")
+    if not value.isdecimal() or not 1 <= int(value) <= MAX_FIGURE:
+        raise InvalidArgument("limit", value, f"is no whole number from 1 to {MAX_FIGURE}")
+    return str(int(value))
+
+
+def spoken(kind: str, figures: str | None) -> str | None:
+    """Figures as people read them."""
+    if not figures or kind != GateKind.RATE:
+        return figures or None
+    tokens, period_ms, burst = figures.split(",")
+    return f"{tokens} per {durations.format_ms(int(period_ms))}, burst {burst}"
+
+
+async def pause(
+    queue: Queue, scope: str, *, actor: str, reason: str = "", duration: Duration | None = None
+) -> None:
+    """Hold back the jobs of a scope, for a time or until `resume`. Nothing that runs is stopped."""
+    value = (
+        ""
+        if duration is None
+        else str(durations.to_ms(durations.parse(duration, what="pause"), what="pause"))
+    )
+    await _tune(queue, actor, "pause", check_scope(scope), value, reason)
+
+
+async def resume(queue: Queue, scope: str, *, actor: str, reason: str = "", over: Duration = RAMP) -> bool:
+    """Let the jobs of a scope run again, those that waited evenly over a time. False: it was not paused."""
+    ramp_ms = round(durations.parse(over, what="over") * 1000)
+    return await _tune(queue, actor, "resume", check_scope(scope), str(ramp_ms), reason)
+
+
+async def set_limit(queue: Queue, name: str, figures: str, *, actor: str, reason: str = "") -> None:
+    """Let other figures hold for a gate, or for all gates of a declared limit; see `figures_of`."""
+    await _tune(queue, actor, "limit", name, figures, reason)
+
+
+async def reset_limit(queue: Queue, name: str, *, actor: str, reason: str = "") -> bool:
+    """Let what the tasks declare hold again. False: nothing else was set."""
+    return await _tune(queue, actor, "reset", name, "", reason)
+
+
+async def _tune(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bool:
+    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
+    (reply,) = await queue.run(
+        scripts.tune(
+            clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=(verb, name, value, reason)
+        )
+    )
+    for _ in range(_WAKES):  # who may move by now moves now; the rest is the keeper's
+        served, _ = await queue.run(
+            scripts.wake(clock="", worker=actor, retention_ms=scripts.RETENTION_MS, limit=_TIMERS)
+        )
+        if not served:
+            break
+    return bool(reply != b"NOTHING")
+
+
+async def pauses(queue: Queue) -> list[Pause]:
+    """What is paused or opens again, by scope."""
+    text = await queue.caller.command("HGET", queue.keys.policies, "pauses")
+    return read_pauses((text or b"").decode())
+
+
+def read_pauses(text: str) -> list[Pause]:
+    """From the field `pauses` of `policies`."""
+    found = []
+    for line in text.splitlines():
+        scope, state, until, by, since, *reason = line.split(" ", 5)
+        found.append(Pause(scope, state, int(until) or None, by, int(since), reason[0] if reason else ""))
+    return sorted(found, key=lambda one: one.scope)
+
+
+async def limits(queue: Queue) -> list[dict[str, Any]]:
+    """`limits --json`: what the tasks declare and what operators have set, by name.
+
+    A name is a gate, or a declared limit over many gates, such as `rate:tenant@send`.
+    """
+    known = pairs(await queue.caller.command("HGETALL", queue.keys.policies))
+    declared, given = {}, {}
+    for field, value in known.items():
+        kind, _, name = field.decode().partition(":")
+        if kind == "declared":
+            declared[name] = value.decode()
+        elif kind == "limit":
+            given[name] = value.decode()
+    return [
+        {
+            "name": name,
+            "kind": name.partition(":")[0],
+            "declared": declared.get(name),
+            "set": given.get(name),
+            "in_force": given.get(name) or declared.get(name),
+        }
+        for name in sorted(declared | given)
+    ]
