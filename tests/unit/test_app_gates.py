@@ -20,8 +20,7 @@ async def tidy(ctx: Context, day: str = "") -> None: ...
 
 
 @pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setattr("streamworker.app.GATES_ARE_KEPT", True)
+def app() -> App:
     return App("shop", dependencies={"carrier": Dependency(rate="10/s")})
 
 
@@ -117,11 +116,3 @@ def test_a_cron_has_no_arguments_for_its_gates(app: App) -> None:
 def test_dependencies_that_cannot_work_are_refused(dependencies: Any) -> None:
     with pytest.raises(ConfigurationError, match="dependency"):
         App("shop", dependencies=dependencies)
-
-
-def test_gates_are_refused_as_long_as_nobody_keeps_them() -> None:
-    app = App("shop", dependencies={"carrier": Dependency()})
-
-    for options in ({"entity": "s:{shipment_id}"}, {"uses": ["carrier"]}, {"limits": [Rate("task", "1/s")]}):
-        with pytest.raises(ConfigurationError, match="not enforced yet"):
-            app.task(**options)(pack)
