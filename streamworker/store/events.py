@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from streamworker.core.states import Status
+
+#: A dict finds a state faster than the enum does, and there are many.
+_STATUS = {status.value: status for status in Status}
+_NO_FACTS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +58,54 @@ def _line(number: int, line: str, at: int, worker: str | None, script: str) -> I
         yield _enqueued(number, job_id, after, words, at, worker, script)
         return
     attempt, starts, strikes, version, epoch, fence, _, reason, *rest = words
-    facts = dict(fact.split("=", 1) for fact in rest)
-    tried = int(facts.pop("tried", attempt))  # an attempt that this very line gave back
-    held = facts.pop("fence", fence)  # the fence that ended: the token that follows has none
-    moment = at + int(facts.pop("at", "0"))
-    started = facts.pop("started", None)
-    common: dict[str, Any] = {
-        "job_id": job_id,
-        "epoch": int(epoch),
-        "worker": worker,
-        "script": script,
-        "starts": int(starts),
-        "strikes": int(strikes),
-        "line": number,
-    }
+    facts: dict[str, str] = {}
+    started = None
+    tried, moment = attempt, at
+    for fact in rest:
+        name, _, value = fact.partition("=")
+        match name:
+            case "fence":  # the one that ended: the token that follows has none
+                fence = value
+            case "started":
+                started = int(value)
+            case "at":
+                moment = at + int(value)
+            case "tried":  # an attempt that this very line gave back
+                tried = value
+            case _:
+                facts[name] = value
+    counted = (int(starts), int(strikes), number)
+    life, moves = int(epoch), int(version)
     if started is not None:
         yield Transition(
-            from_status=Status.CLAIMED,
-            to_status=Status.PROCESSING,
-            version=int(version) - 1,
-            at_ms=at + int(started),
-            attempt=tried,
-            fence=int(held),
-            reason="started",
-            **common,
+            job_id,
+            life,
+            moves - 1,
+            Status.CLAIMED,
+            Status.PROCESSING,
+            at + started,
+            int(tried),
+            int(fence),
+            "started",
+            worker,
+            script,
+            _NO_FACTS,
+            *counted,
         )
     yield Transition(
-        from_status=Status.PROCESSING if started is not None else Status(before),
-        to_status=Status(after),
-        version=int(version),
-        at_ms=moment,
-        attempt=int(attempt),
-        fence=int(held),
-        reason=reason,
-        facts=facts,
-        **common,
+        job_id,
+        life,
+        moves,
+        Status.PROCESSING if started is not None else _STATUS[before],
+        _STATUS[after],
+        moment,
+        int(attempt),
+        int(fence),
+        reason,
+        worker,
+        script,
+        facts or _NO_FACTS,
+        *counted,
     )
 
 
