@@ -54,6 +54,9 @@ local function has_slot(row)
 end
 
 local function grant_claim(rec, from, entry, env)
+  if from.offered then                   -- a sweep may have taken it over: it is pending for its holder again
+    redis.pcall('XCLAIM', from.stream, 'workers', worker, 0, entry, 'JUSTID')  -- the group may be gone (R9)
+  end
   local row, n = from.row, #claims
   claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
     .. since(rec.ut) .. (rec.ga and ' ' .. rec.ga or '')
@@ -190,8 +193,7 @@ local function claim_offered()
   for lane, kind, entry in string.gmatch(offers, '(%S+) (%a) (%S+)') do
     local stream = LANE .. lane .. SUFFIX[kind]
     local found = redis.call('XRANGE', stream, entry, entry)[1]
-    if found then                        -- a sweep may have taken it over: what we hold must be pending for us
-      redis.pcall('XCLAIM', stream, 'workers', worker, 0, entry, 'JUSTID')     -- the group may be gone (R9)
+    if found then
       take(source_of(lane, kind, stream, true), entry, found[2][2], found[2][4])
     else
       reject(stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record

@@ -79,7 +79,6 @@ def claim(
     for lane, kind, entry in offers:
         stream = shard.streams[lane, kind]
         if entry in stream.entries:
-            stream.give(entry, worker)  # a sweep may have taken it over
             call.take(lane, kind, entry, offered=True)
         else:
             call.reject(lane, kind, entry)
@@ -111,11 +110,11 @@ class _Call:
         if job is None or job.over or job.lane != lane or job.entry != (kind, entry):
             self.reject(lane, kind, entry)
         elif job.waiting:
-            self._take_waiting(job)
+            self._take_waiting(job, offered)
         else:
             self._take_held(job, offered)
 
-    def _take_waiting(self, job: Job) -> None:
+    def _take_waiting(self, job: Job, offered: bool) -> None:
         shard = self.shard
         if job.deadline is not None and job.deadline <= shard.now:
             self.result.left_alone += 1
@@ -131,7 +130,7 @@ class _Call:
             job.starts += 1
             self._hold(job)
             shard.move(job, Status.CLAIMED, "claimed")
-            self._grant(job)
+            self._grant(job, offered)
 
     def _take_held(self, job: Job, offered: bool) -> None:
         shard = self.shard
@@ -141,7 +140,7 @@ class _Call:
         elif offered and job.status == Status.CLAIMED and job.session < self.session:
             if self._fits(job):  # its reply was lost: the same claim, uncharged, under a new fence
                 self._hold(job)
-                self._grant(job)
+                self._grant(job, offered)
                 return
             code = shard.overruled(job, shard.now)
             job.attempt -= 1
@@ -165,9 +164,11 @@ class _Call:
         job.holder = self.worker
         job.session = self.session
 
-    def _grant(self, job: Job) -> None:
+    def _grant(self, job: Job, offered: bool) -> None:
         assert job.entry is not None
         kind, entry = job.entry
+        if offered:  # a sweep may have taken it over
+            self.shard.stream_of(job).give(entry, self.worker)
         self.room.take(job.lane, kind)
         now = self.shard.now
         self.result.claims.append(

@@ -17,6 +17,7 @@ from tests.model.protocol.state import (
     QUEUED,
     READY,
     RELEASE,
+    UNDELIVERED,
     WAITING,
     Claim,
     Record,
@@ -61,11 +62,11 @@ def take(script: Script, entry: int, room: Room, *, offered: bool) -> None:
     if script.rules.entry and record.entry != entry:
         return script.drop(entry)
     if record.status in WAITING:
-        return _take_waiting(script, job, entry, record, room)
+        return _take_waiting(script, job, entry, record, room, offered)
     return _take_held(script, job, entry, record, room, offered)
 
 
-def _take_waiting(script: Script, job: int, entry: int, record: Record, room: Room) -> None:
+def _take_waiting(script: Script, job: int, entry: int, record: Record, room: Room, offered: bool) -> None:
     if script.deadline_passed(job) or record.starts >= MAX_STARTS:
         return script.fail(job)
     if not room.fits(script.draft.entries[entry].kind):
@@ -76,7 +77,7 @@ def _take_waiting(script: Script, job: int, entry: int, record: Record, room: Ro
     if record.cancel:
         script.draft.blame(f"job {job} was claimed although its cancel was accepted")
     script.move(job, CLAIMED, attempt=record.attempt + 1, starts=record.starts + 1)
-    return _grant(script, job, entry, room)
+    return _grant(script, job, entry, room, offered)
 
 
 def _take_held(script: Script, job: int, entry: int, record: Record, room: Room, offered: bool) -> None:
@@ -96,7 +97,7 @@ def _take_held(script: Script, job: int, entry: int, record: Record, room: Room,
         script.draft.blame(f"job {job} was left to recovery, and is given again for nothing")
     if room.holds(job, record.fence):
         script.draft.blame(f"worker {room.worker} holds job {job} and was given it again")
-    return _grant(script, job, entry, room)
+    return _grant(script, job, entry, room, offered)
 
 
 def _hand_back(script: Script, job: int, record: Record) -> None:
@@ -109,7 +110,9 @@ def _hand_back(script: Script, job: int, record: Record) -> None:
     return script.make_ready(job)
 
 
-def _grant(script: Script, job: int, entry: int, room: Room) -> None:
+def _grant(script: Script, job: int, entry: int, room: Room, offered: bool) -> None:
+    if offered and script.rules.own_offered and script.draft.entries[entry].owner != UNDELIVERED:
+        script.draft.own(entry, room.worker)  # a sweep may have taken it over
     fence = script.new_fence(job)
     script.put(job, fence=fence, lease=LIVE, holder=room.worker, session=room.session)
     apart = script.draft.entries[entry].kind == QUARANTINE

@@ -46,8 +46,6 @@ def exchange(
     if served:
         for entry in request.offers:
             if entry in draft.entries:
-                if rules.own_offered and draft.entries[entry].owner != UNDELIVERED:
-                    draft.own(entry, request.worker)
                 claim_step.take(script, entry, room, offered=True)
         if pick is not None:
             draft.own(pick, request.worker)
