@@ -147,6 +147,7 @@ def plan(
     idle, phase = state.idle, state.phase
     active_weight = sum([weight for lane, weight in slots.weight.items() if lane not in idle])
     lacking: dict[str, float] = {}
+    behind: dict[str, float] = {}
     order: list[tuple[float, float, str]] = []
     for lane, weight in slots.weight.items():
         owed = state.owed.get(lane, 0.0)
@@ -156,12 +157,14 @@ def plan(
         # At most one slot either way: enough to round fairly in the long run, too little for a lane of long
         # jobs, which starts rarely and is owed much, to collect slots beyond its share.
         lacks = lacking[lane] = share - borrowed + (1.0 if owed > 1.0 else -1.0 if owed < -1.0 else owed)
+        if owed > 1.0:  # so many rounds of the slots
+            behind[lane] = owed / (slots.reserved[lane] + share)
         # When `limit` is what is short, starts decide; but who holds its share of slots is owed nothing, and
         # who holds less owes nothing.
         due = min(owed, 0.0) if borrowed >= share else max(owed, 0.0)
         order.append((-due, -lacks, lane))
     order.sort()
-    quotas = _divide(shared, lacking, slots.weight)
+    quotas = _divide(shared, lacking, slots.weight, behind)
     rows = [
         PlanRow(lane, free_of[lane], quotas[lane], phase.get(lane, 0))
         for _, _, lane in order
@@ -205,11 +208,15 @@ def charge(state: State, plan: Plan, taken: Mapping[str, int]) -> State:
     return State(owed, (state.idle - busy) | empty if state.idle or empty else state.idle, phase)
 
 
-def _divide(count: int, lacking: Mapping[str, float], weight: Mapping[str, int]) -> dict[str, int]:
+def _divide(
+    count: int, lacking: Mapping[str, float], weight: Mapping[str, int], behind: Mapping[str, float]
+) -> dict[str, int]:
     """Divide `count` slots so that all lanes lack the same for their weight, as far as they lack any.
 
-    Water-filling, to a level t with the sum of max(0, lacking + weight * t) equal to `count`; then the
-    largest remainders are rounded up.
+    Water-filling, to a level t with the sum of max(0, lacking + weight * t) equal to `count`. What is left
+    by rounding down goes to those that are `behind` by most rounds, then to the largest remainders: by
+    remainders alone, a heavy lane with a small share would lose each time to a light one that is hardly
+    behind.
     """
     if not count:
         return dict.fromkeys(lacking, 0)
@@ -226,9 +233,9 @@ def _divide(count: int, lacking: Mapping[str, float], weight: Mapping[str, int])
     for lane, lacks in lacking.items():
         exact = max(0.0, lacks + weight[lane] * level)
         whole = quotas[lane] = int(exact)
-        remainders.append((whole - exact, lane))
+        remainders.append((-behind.get(lane, 0.0) if exact > whole else 0.0, whole - exact, lane))
         rest -= whole
     remainders.sort()
-    for _, lane in remainders[:rest]:
+    for _, _, lane in remainders[:rest]:
         quotas[lane] += 1
     return quotas

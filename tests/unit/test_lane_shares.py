@@ -112,7 +112,7 @@ def test_with_ageing_nothing_is_claimed_beyond_the_slots_and_no_lane_waits_for_e
     smallest = min(
         declared.reserved[lane] + declared.shared * declared.weight[lane] / (8 * weights) for lane in lanes
     )
-    bound = 4 * concurrency * (1 + 1 / smallest)
+    bound = (concurrency + 2) * concurrency / smallest + 4 * concurrency
     waited = dict.fromkeys(lanes, 0)
     for _ in range(300):
         worker.slots = declared.aged(lanes, {lane: rng.choice([0, 1000, 2000, 4000]) for lane in lanes})

@@ -206,6 +206,29 @@ def test_no_lane_with_work_waits_for_ever(
         del worker.running[: rng.randint(0, len(worker.running))]
 
 
+def test_who_is_behind_by_most_rounds_gets_the_next_shared_slot() -> None:
+    """The share of `a` is 0.4 slots: 8 starts are 240 of all, while `c` is behind by less than two rounds."""
+    slots = Slots.of({"a": Lane(0, 2), "b": Lane(1, 1), "c": Lane(5, 1), "d": Lane(5, 1)}, 12)
+    state = State(owed={"a": 8.2, "b": -0.1, "c": 8.6, "d": -11.7})
+
+    proposal = plan(slots, state, {"b": 1, "c": 5, "d": 5}, 11)
+
+    assert {row.lane: row.quota for row in proposal.rows} == {"a": 1, "b": 0, "c": 0, "d": 0}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_lane_with_a_part_of_a_slot_gets_it(seed: int) -> None:
+    lanes = {"a": Lane(0, 2), "b": Lane(1, 1), "c": Lane(5, 1), "d": Lane(5, 1)}
+    worker, rng = Worker(lanes, 12, everything(lanes)), random.Random(seed)
+
+    for _ in range(3000):
+        worker.claim(11)
+        rng.shuffle(worker.running)
+        del worker.running[: rng.randint(0, len(worker.running))]
+
+    assert worker.started["a"] / sum(worker.started.values()) == pytest.approx(0.4 / 12, rel=0.02)
+
+
 @pytest.mark.parametrize("limit", [1, 64])
 def test_a_lane_that_comes_back_gets_its_share_at_once_and_no_more(limit: int) -> None:
     lanes = {"a": Lane(0, 4), "b": Lane(0, 1)}
