@@ -485,11 +485,12 @@ def test_a_strict_lock_that_succeeds_is_free(shard: Shard) -> None:
     assert holders(shard) == {"b": "granted"}
 
 
-def test_a_waiter_that_is_over_is_passed_over(shard: Shard) -> None:
+@pytest.mark.parametrize("status", ["succeeded", "queued"])
+def test_a_waiter_that_is_over_or_elsewhere_is_passed_over(shard: Shard, status: str) -> None:
     fill(shard, "a", "b", "c")
     (a,) = shard.claim()
     shard.tampered.add("b")
-    shard.rewrite("b", "succeeded", en="-")
+    shard.rewrite("b", status, en="-")
 
     shard.settle(a, Success())
 

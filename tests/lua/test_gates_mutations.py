@@ -56,7 +56,7 @@ MUTATIONS = [
     Mutation(WAIT, "    add_holder(gate, rec.id, -place_of(rec))\n", "",
              test_gates.test_the_end_of_a_holder_lets_the_next_in_and_he_holds_the_gate_before_he_is_ready),
     Mutation(WAIT, "rec.en == 'g:' .. gate.name and rec.la == one.lane then", "true then",
-             test_gates.test_a_waiter_that_is_over_is_passed_over),
+             of(test_gates.test_a_waiter_that_is_over_or_elsewhere_is_passed_over, "queued")),
     Mutation(WAIT, "if kind_of(name) ~= 'entity' then due =", "do due =",
              test_gates.test_a_grant_of_an_entity_does_not_go_back),
     Mutation(WAIT, "if rec and not rec.bad and WAITING[rec.status] then give_back(rec, false) end", "",

@@ -1,0 +1,121 @@
+"""`streamworker gates`, `pause`, `resume` and `limits`, as an operator types them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from streamworker.store import scripts
+from tests.integration.cli_desk import Desk
+from tests.servers import BenchServer
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def desk(valkey: BenchServer, namespace: str) -> Iterator[Desk]:
+    with Desk(valkey.url, namespace) as desk:
+        yield desk
+
+
+def enqueue(desk: Desk, *names: str, gates: str = "0 entity:order:7", tenant: str = "") -> None:
+    env = b'{"t":"pack","a":{}}'
+    jobs = [scripts.NewJob(name, "pack", "normal", env, gates=gates, tenant=tenant) for name in names]
+    rows = [word for job in jobs for word in job.row()]
+    desk.run(scripts.enqueue(clock="", rows=rows))
+
+
+def audit(desk: Desk) -> str:
+    """The last audit line of the log."""
+    found = desk.redis.xrevrange(desk.keys.events, count=20)
+    return next(fields[b"a"].decode() for _, fields in found if b"a" in fields)
+
+
+def test_gates_lists_who_holds_and_who_waits(desk: Desk) -> None:
+    enqueue(desk, "a", "b", "c")
+    desk.claim(9)
+
+    (row,) = desk.json("gates")
+    assert (row["gate"], row["holders"], row["waiting"]) == ("entity:order:7", 1, {"normal": 2})
+    found = desk.json("gates", "entity:order:7")
+    assert [one["id"] for one in found["holders"]] == ["a"]
+    assert [one["id"] for one in found["waiters"]] == ["b", "c"]
+    assert "entity:order:7" in desk.call("gates").stdout
+    assert "b" in desk.call("gates", "entity:order:7").stdout
+
+
+def test_gates_says_when_there_are_none(desk: Desk) -> None:
+    assert desk.json("gates") == []
+    assert "nobody holds a gate" in desk.call("gates").stderr
+
+
+def test_what_is_no_gate_is_refused(desk: Desk) -> None:
+    assert "streamworker gates" in desk.refused("gates", "nonsense")
+
+
+def test_a_pause_stands_in_the_log_with_who_and_why(desk: Desk) -> None:
+    said = desk.json("pause", "tenant:acme", "--reason", "they flood us", "--for", "10m")
+
+    assert (said["scope"], said["state"], said["reason"]) == ("tenant:acme", "paused", "they flood us")
+    assert said["until"] is not None
+    assert audit(desk) == "- 0 pause tenant:acme 600000 they flood us"
+    enqueue(desk, "a", gates="", tenant="acme")
+    desk.claim(9)
+    assert desk.json("gates")[0]["gate"] == "pause:tenant:acme"
+    assert desk.json("gates", "pause:tenant:acme")["paused"]["by"] == said["by"]
+
+    assert desk.json("resume", "tenant:acme", "--over", "0")["resumed"] is True
+    assert desk.json("gates") == []
+    assert "not paused" in desk.refused("resume", "tenant:acme")
+
+
+def test_a_paused_lane_shows_in_lanes(desk: Desk) -> None:
+    enqueue(desk, "a", gates="")
+    desk.call("pause", "lane:normal")
+
+    (lane,) = desk.json("lanes")
+
+    assert (lane["paused"], lane["depth"]) == (True, 1)
+    desk.call("resume", "lane:normal")
+
+
+@pytest.mark.parametrize("scope", ["normal", "lane:", "queue:normal", "tenant:a b"])
+def test_what_cannot_be_paused_is_refused(desk: Desk, scope: str) -> None:
+    assert "lane:NAME" in desk.refused("pause", scope)
+
+
+def test_limits_shows_what_is_declared_and_set(desk: Desk) -> None:
+    desk.run(scripts.declare(clock="", lanes="normal", rows=["rate:task:pack", "50,1000,50"]))
+    enqueue(desk, *(f"j{i}" for i in range(4)), gates="0 rate:task:pack|50,1000,50")
+
+    desk.call("limits", "set", "rate:task:pack", "100/s", "--burst", "2", "--reason", "their new plan")
+
+    (row,) = desk.json("limits")
+    assert (row["declared"], row["set"], row["in_force"]) == ("50,1000,50", "100,1000,2", "100,1000,2")
+    assert audit(desk) == "- 0 limit rate:task:pack 100,1000,2 their new plan"
+    assert "100 per 1s, burst 2" in desk.call("limits").stdout
+    assert len(desk.claim(9)) == 2
+    assert desk.json("limits", "reset", "rate:task:pack")["reset"] is True
+    assert desk.json("limits")[0]["set"] is None
+    assert "no operator has set" in desk.refused("limits", "reset", "rate:task:pack")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("entity:order:7", "5"), "neither rate: nor concurrency:"),
+        (("rate:task:pack", "fast"), "rate"),
+        (("concurrency:task:pack", "0"), "whole number"),
+        (("concurrency:task:pack", "5", "--burst", "2"), "belongs to a rate"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(desk: Desk, arguments: tuple[str, ...], said: str) -> None:
+    assert said in desk.refused("limits", "set", *arguments)
+
+
+def test_the_app_may_be_named_before_the_verb_or_after(desk: Desk) -> None:
+    desk.call("limits", "--app", desk.namespace, "set", "concurrency:task:pack", "5")
+    desk.call("limits", "set", "concurrency:task:pack", "6", "--app", desk.namespace)
+
+    assert desk.json("limits")[0]["set"] == "6"
