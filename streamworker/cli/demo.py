@@ -17,8 +17,8 @@ def demo(
 ) -> int:
     """Run a small shop and account for every job.
 
-    Starts an embedded Valkey and two workers, enqueues jobs of which some fail, kills a worker midway, and
-    ends by itself. Exit code 1 if the account does not balance.
+    Starts an embedded Valkey, Postgres and two workers, enqueues jobs of which some fail, kills a worker
+    midway, and ends by itself. Exit code 1 if the account does not balance.
     """
     from streamworker.demo.driver import run_demo
 

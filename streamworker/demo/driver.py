@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,6 +13,7 @@ from streamworker import settings
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.states import Disposition
 from streamworker.demo import report, shop
+from streamworker.demo.durable import Durable, embedded
 from streamworker.demo.fleet import Fleet
 from streamworker.demo.ledger import Account, Ledger, settle_account
 from streamworker.demo.report import Progress, Snapshot
@@ -48,7 +49,8 @@ def run_demo(seconds: float, *, as_json: bool) -> int:
     Raises EmbeddedServerMissing when the server's package is not installed, DemoFailed when the workers do
     not come up. Leaves no process and no file behind, whatever ends it.
     """
-    with _terminable(), EmbeddedServer(appendonly=True) as server:
+    told: list[str] = []
+    with _terminable(), EmbeddedServer(appendonly=True) as server, embedded(told) as dsn:
         fleet = Fleet(
             server.url,
             workers=WORKERS,
@@ -57,7 +59,7 @@ def run_demo(seconds: float, *, as_json: bool) -> int:
         )
         with fleet:
             ledger = Ledger()
-            account = asyncio.run(_Run(server.url, fleet, ledger, seconds).run())
+            account = asyncio.run(_Run(server.url, dsn, fleet, ledger, seconds, told).run())
             if not account.balanced:
                 sys.stderr.write(f"{fleet.log_tail()}\n")
     if as_json:
@@ -102,8 +104,18 @@ def order(number: int) -> NewJob:
 class _Run:
     """One run, in one event loop."""
 
-    def __init__(self, url: str, fleet: Fleet, ledger: Ledger, seconds: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        dsn: str | None,
+        fleet: Fleet,
+        ledger: Ledger,
+        seconds: float,
+        told: Sequence[str],
+    ) -> None:
         self._settings = settings.read(NAMESPACE, redis_url=url, namespace=NAMESPACE, lease=LEASE, environ={})
+        self._durable = None if dsn is None else Durable(self._settings, dsn, ledger)
+        self._told = told
         self._fleet = fleet
         self._ledger = ledger
         self._seconds = seconds
@@ -116,6 +128,10 @@ class _Run:
         self._launched = asyncio.get_running_loop().time()
         try:
             with Progress(self._seconds) as progress:
+                for line in self._told:
+                    progress.tell(0, line)
+                if self._durable is not None and not await self._durable.start():
+                    raise DemoFailed("the mirror to Postgres does not come up")
                 await self._until_workers_are_up(queue)
                 self._began = asyncio.get_running_loop().time()
                 progress.tell(0, f"{WORKERS} workers with {CONCURRENCY} slots each, {RATE} jobs a second")
@@ -124,9 +140,14 @@ class _Run:
                     await self._produce(queue, progress)
                     await self._until_over()
                     watching.cancel()
-            await self._ledger.catch_up(queue)
-            return await settle_account(queue, self._accepted, self._ledger)
+            if self._durable is None:
+                await self._ledger.catch_up(queue)
+                return await settle_account(queue, self._accepted, self._ledger)
+            await self._durable.close()
+            return await settle_account(queue, self._accepted, self._ledger, check=self._durable.compare)
         finally:
+            if self._durable is not None:
+                await self._durable.close()
             await queue.close()
 
     @property
@@ -172,7 +193,8 @@ class _Run:
         while True:
             for news in self._fleet.tend():
                 progress.tell(self._elapsed, news)
-            await self._ledger.catch_up(queue)
+            if self._durable is None:  # else the mirror tells the ledger, and takes the log away
+                await self._ledger.catch_up(queue)
             now = Snapshot(self._elapsed, len(self._accepted), len(self._ledger.ended))
             progress.update(now, self._ledger)
             await asyncio.sleep(BATCH_EVERY)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL, Reason, Status
@@ -113,6 +113,7 @@ class Account:
     disagreements: tuple[str, ...]
     seconds: float  # from the first enqueue to the last outcome
     best_second: int  # outcomes in the best second
+    durable: str = ""  # what Postgres has, in words
 
     @property
     def balanced(self) -> bool:
@@ -142,11 +143,30 @@ async def read_statuses(queue: Queue, ids: Collection[str]) -> dict[str, Status 
     return statuses
 
 
-async def settle_account(queue: Queue, accepted: Collection[str], ledger: Ledger) -> Account:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What another record has of the same jobs, in words, and what it has otherwise."""
+
+    summary: str
+    differences: tuple[str, ...]
+
+
+#: Compares the final states with another record.
+Check = Callable[[Mapping[str, Status | None]], Awaitable[Compared]]
+
+
+async def settle_account(
+    queue: Queue, accepted: Collection[str], ledger: Ledger, *, check: Check | None = None
+) -> Account:
     """Read the final states and draw up the account. `ledger` must have caught up."""
     statuses = await read_statuses(queue, accepted)
     dead = {letter.job_id async for letter in dlq.letters(queue)}
-    return draw_up(statuses, dead, ledger)
+    account = draw_up(statuses, dead, ledger)
+    if check is None:
+        return account
+    other = await check(statuses)
+    differences = (*account.disagreements, *other.differences)
+    return replace(account, disagreements=differences, durable=other.summary)
 
 
 def draw_up(statuses: dict[str, Status | None], dead: Collection[str], ledger: Ledger) -> Account:

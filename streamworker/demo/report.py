@@ -148,6 +148,8 @@ def account_lines(account: Account, deaths: Deaths) -> list[str]:
         f"dead-lettered; {account.pending} pending; {account.double_outcomes} outcomes recorded twice"
     )
     lines = [f"throughput   {throughput}", f"kills        {kills}", f"account      {sums}"]
+    if account.durable:
+        lines.append(f"durable      {account.durable}")
     lines += [f"             {each}" for each in account.disagreements]
     if deaths.exits:
         lines.append(f"             workers that ended by themselves, with exit codes {deaths.exits}")

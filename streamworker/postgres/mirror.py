@@ -13,6 +13,7 @@ import datetime
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConnectionLost, StreamworkerError
@@ -60,7 +61,10 @@ class Mirror:
         *,
         retention: datetime.timedelta = DEFAULT_RETENTION,
         opens: Opens = Link,
+        on_commit: Callable[[Batch], None] | None = None,
     ) -> None:
+        """`on_commit` is told of each batch that is in Postgres; of one twice, if it has to be read again."""
+        self._on_commit = on_commit
         self._settings = settings
         self._dsn = dsn
         self._name = name
@@ -182,7 +186,7 @@ class Mirror:
         marker = await self._switch.marker() or secrets.token_hex(8)
         offset = await offsets.begin(connection, self._settings.namespace, self._keys.shard, marker)
         offset = await self._switch.settle(connection, offset)
-        return Pipe(self._log, connection, offset, self._name, self.gauges)
+        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit)
 
     async def reconcile(self, *, dry_run: bool = False) -> Reconciled:
         """Bring Redis back to what Postgres knows, now. Raises PostgresUnavailable, ConnectionLost.
@@ -211,7 +215,7 @@ class Mirror:
             raise PostgresUnavailable(
                 "error", f"nothing of {self._settings.namespace} was ever mirrored here"
             )
-        return Pipe(self._log, connection, offset, self._name, self.gauges)
+        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit)
 
     def _reconciler(self, connection: asyncpg.Connection, pipe: Pipe) -> Reconciler:
         return Reconciler(connection, self._caller, self._keys, pipe, self._log, self._switch, self._name)

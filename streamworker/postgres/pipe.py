@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamworker.postgres.batch import Batch
@@ -30,11 +31,18 @@ class Pipe:
     """One shard's way into Postgres, over one connection. `offset` is where it stands."""
 
     def __init__(
-        self, source: Log, connection: asyncpg.Connection, offset: Offset, name: str, gauges: Gauges
+        self,
+        source: Log,
+        connection: asyncpg.Connection,
+        offset: Offset,
+        name: str,
+        gauges: Gauges,
+        on_commit: Callable[[Batch], None] | None = None,
     ) -> None:
         self._log = source
         self._gauges = gauges
         self._name = name
+        self._on_commit = on_commit
         self.offset = offset
         self.writer = Writer(connection, name)
 
@@ -65,6 +73,8 @@ class Pipe:
         self.offset = written.offset
         self._gauges.batch(time.monotonic() - began)
         self._count(written)
+        if self._on_commit is not None:
+            self._on_commit(batch)
         await self._log.remove(batch.read)
 
     async def drain(self, last: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -150,6 +151,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(driver, "EmbeddedServer", Stand)
     monkeypatch.setattr(driver, "Fleet", Stand)
+    monkeypatch.setattr(driver, "embedded", lambda told: nullcontext(None))
     return set_outcome
 
 
