@@ -57,7 +57,7 @@ async def test_an_outcome_whose_answer_is_lost_is_recorded_once(
             async with serving(app):
                 job = await work.enqueue()
                 await wait_until_async(lambda: observer.all_over([job.id]), what="it is over")
-                assert rules[0].happened
+                await wait_until_async(lambda: rules[0].happened, what="it was lost")
 
     again = ends in ("retry", "snooze")
     assert len(journal.starts(job.id)) == (2 if again else 1)

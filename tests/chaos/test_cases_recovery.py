@@ -52,7 +52,7 @@ def test_a_keeper_that_dies_in_the_middle_of_a_sweep_stops_no_recovery(kind: str
             lambda: all(is_recovered(bench, job) for job in held), timeout=10, what="the other one takes over"
         )
         # The judge of the run knows D6's bound, and when the machine stood still.
-        assert max(recovered_at(bench, job) for job in held) - killed < 7 * LEASE
+        assert max(recovered_at(bench, job) for job in held) - killed < 10 * LEASE
         wait_until(lambda: sweep_age(bench) < 2 * SWEEP, what="sweeps are regular again")
         bench.release()
         bench.finish()

@@ -188,6 +188,7 @@ async def test_a_full_server_refuses_new_jobs_and_finishes_the_old_ones(
         async def hold(ctx: Context) -> str:
             journal.start(ctx)
             await go.wait()
+            journal.end(ctx)
             return "x" * 10_000  # more than is free
 
         @app.task(retry=QUICK)
@@ -196,11 +197,13 @@ async def test_a_full_server_refuses_new_jobs_and_finishes_the_old_ones(
             await go.wait()
             if ctx.attempt == 1:
                 raise TransientError("x" * 10_000)
+            journal.end(ctx)
             return "at last"
 
         @app.task(retry=QUICK)
         async def late(ctx: Context) -> None:
             journal.start(ctx)
+            journal.end(ctx)
 
         with Observer(server.url, "full") as observer:
             async with serving(app, concurrency=4, lanes=["normal"]):
