@@ -9,8 +9,8 @@ local tag    = KEYS[1]                   -- hash tag of the shard
 local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
 local marker = ARGV[2]                   -- of the mirror, as the caller knows it; '' for none
 -- rows: id task lane env extra
--- `extra` is '' or eleven lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
--- producer, gates, route, max age ms. An empty line means: none.
+-- `extra` is '' or ten lines: key id, fingerprint, window ms, delay ms, deadline ms, tenant, max starts,
+-- producer, gates, route. An empty line means: none.
 local script = 'enqueue'
 -- include: fragments/base.lua
 -- include: fragments/turnstile.lua

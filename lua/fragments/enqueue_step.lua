@@ -2,7 +2,7 @@
 --
 -- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
-local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(%d*)$'
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$'
 local seen_ids, seen_keys, accepted = {}, {}, {}
 local log_is_full, FULL = false, 'REJECTED 1000 log_full'   -- the mirror's log has reached its bound
 
@@ -28,7 +28,7 @@ local function decide(id, task, lane, env, extra)
   if extra ~= '' then
     local delay, window
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer,
-      row.gates, row.route, row.max_age = match(extra, EXTRA)
+      row.gates, row.route = match(extra, EXTRA)
     if not row.key then error('enqueue row cannot be read: ' .. id) end
     if row.fingerprint == '' then row.fingerprint = '-' end
     if row.key ~= '' then

@@ -222,6 +222,12 @@ def number_of(line: str) -> int:
     return int(line.partition(" ")[0] or "0")
 
 
+def entity_of(line: str) -> str | None:
+    """What the entity lock in a line is about, such as `order:7`; None without one."""
+    head = f"{GateKind.ENTITY}:"
+    return next((name.removeprefix(head) for name in names(line) if name.startswith(head)), None)
+
+
 def regate(
     gates: Gates | None,
     line: str,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
 
 from streamworker.core.errors import InvalidArgument, StreamworkerError
+from streamworker.core.gates import entity_of
 from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope
 from streamworker.ops.history import iso
@@ -65,6 +65,7 @@ class DeadLetter:
     dead_at: int
     worker: str | None
     key_id: str
+    gates: str
     envelope: bytes
     weight: int = 0  # bytes of the envelope, where that was left out
 
@@ -100,13 +101,14 @@ class DeadLetter:
             number("dead_at"),
             text("worker") or None,
             text("ky"),
+            text("ga"),
             raw.get("env", b""),
         )
 
     @property
     def entity(self) -> str | None:
-        """The entity that the job was serialised by, None without one."""
-        return entity_of(self.key_id)
+        """The entity whose jobs run one at a time, such as `order:7`; None without one."""
+        return entity_of(self.gates)
 
     def envelope_or_none(self) -> Envelope | None:
         """What the producer sent, None if it is gone or cannot be read."""
@@ -138,12 +140,6 @@ def key_of(key_id: str) -> str | None:
     """
     parts = key_id.split(":", 2)
     return parts[2] if len(parts) == 3 and not key_id.startswith("#") else None
-
-
-def entity_of(key_id: str) -> str | None:
-    """The entity in a key's identity, None without one."""
-    parts = key_id.split(":", 2)
-    return (unquote(parts[1]) or None) if len(parts) == 3 and not key_id.startswith("#") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,12 +232,11 @@ class NewJob:
     producer: str = ""
     gates: str = ""  # what it must pass to start, see core/gates.py
     route: str = ""  # why it waits in another lane than was asked for or declared
-    max_age_ms: int = 0  # how long it may wait for its first claim; 0: for ever
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)
         plain = not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts)
-        if plain and not (self.gates or self.route or self.max_age_ms):
+        if plain and not (self.gates or self.route):
             return (self.job_id, self.task, self.lane, self.envelope, "")
         extra = "\n".join(
             (
@@ -251,7 +250,6 @@ class NewJob:
                 self.producer,
                 self.gates,
                 self.route,
-                str(self.max_age_ms) if self.max_age_ms else "",
             )
         )
         return (self.job_id, self.task, self.lane, self.envelope, extra)

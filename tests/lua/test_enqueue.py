@@ -71,6 +71,17 @@ def test_new_jobs_of_one_call_are_told_apart_in_the_log(shard: Shard) -> None:
         job("e", task="pack", lane="other", tenant="t"),
         job("f", task="pack", lane="other", delay_ms=900),
         job("g", task="pack", lane="other"),
+        job("h", task="pack", lane="other", route="acme"),
+    ]
+    more: list[dict[str, str]] = [
+        {},
+        {},
+        {},
+        {},
+        {"tenant": "t"},
+        {"due": str(START + 900)},
+        {},
+        {"route": "acme"},
     ]
 
     shard.enqueue(*rows)
@@ -78,10 +89,8 @@ def test_new_jobs_of_one_call_are_told_apart_in_the_log(shard: Shard) -> None:
     (fields,) = (pairs(entry[1]) for entry in shard.redis("XRANGE", shard.keys.events, "-", "+"))
     assert fields[b"e"].split(b"\n")[1] == b"b +"
     assert [(move.job_id, dict(move.facts)) for move in decode(fields)] == [
-        (one.job_id, {"task": one.task, "lane": one.lane, **more})
-        for one, more in zip(
-            rows, [{}, {}, {}, {}, {"tenant": "t"}, {"due": str(START + 900)}, {}], strict=True
-        )
+        (one.job_id, {"task": one.task, "lane": one.lane, **others})
+        for one, others in zip(rows, more, strict=True)
     ]
 
 

@@ -16,6 +16,7 @@ from streamworker.core.gates import (
     GateKind,
     Gates,
     declare,
+    entity_of,
     names,
     number_of,
     regate,
@@ -137,6 +138,20 @@ def test_a_strict_entity_says_so() -> None:
 def test_the_entity_is_known_by_itself() -> None:
     """It is part of the identity of the idempotency key (DESIGN 5)."""
     assert gates(entity="shipment:{shipment_id}", limits=[Rate("task", "1/s")]).entity(ARGS) == "shipment:7"
+
+
+def test_the_entity_can_be_read_from_a_line() -> None:
+    line = gates(entity="shipment:{shipment_id}", uses=["mail"]).line(
+        ARGS, tenant=None, lane="normal", number=3
+    )
+
+    assert entity_of(line) == "shipment:7"
+    assert (
+        entity_of(gates(entity="s:{shipment_id}", strict=True).line(ARGS, tenant=None, lane="x", number=0))
+        == "s:7"
+    )
+    assert entity_of("3 concurrency:entity:7|1") is None
+    assert entity_of("") is None
 
 
 @given(TEXT, TEXT)
