@@ -68,7 +68,7 @@ async def mirrored(stage: Stage) -> None:
 async def test_after_a_flush_open_jobs_run_once_each_and_finished_ones_not_again(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """The mirror notices by itself, and a producer that re-sends its keys meanwhile gets the same jobs."""
+    """B68: the mirror notices by itself; a producer that sends its keys again meanwhile gets the same jobs."""
     starts = tmp_path / "starts"
     stage.mirror_that_is_on()
     worker = stage.worker(MIRROR_STARTS=str(starts))
@@ -252,6 +252,7 @@ async def test_ids_that_run_backwards_cost_no_unread_event(stage: Stage) -> None
 
 
 async def test_at_the_bound_of_the_log_enqueue_is_refused_and_nothing_is_dropped(stage: Stage) -> None:
+    """B70: what waits for Postgres is bounded, lives in Redis and in no worker, and is all written later."""
     mirror = stage.mirror_that_is_on()
     mirror.wait_for_log("mirroring")
     await stage.enqueue(40)

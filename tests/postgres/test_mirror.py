@@ -61,6 +61,7 @@ async def test_postgres_gets_exactly_what_redis_logged_whatever_dies_meanwhile(s
 
 @pytest.mark.timeout(PATIENCE * 3)
 async def test_workers_do_not_notice_that_postgres_is_away_and_the_mirror_catches_up(stage: Stage) -> None:
+    """B69: jobs go on while Postgres is away; what they came to waits in Redis, and all rows appear once."""
     mirror = stage.mirror("--metrics-port", "0")
     stage.worker()
     await stage.enqueue(100)

@@ -1,0 +1,44 @@
+"""Cases of fairness: one tenant's flood, and another tenant's one job behind it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamworker import App, Concurrency, Context
+from tests.chaos.scale import SCALE
+from tests.integration.history import Observer
+from tests.integration.serving import serving
+
+SLOTS = 4
+#: Jobs of one tenant that stand in a lane at most, whatever waits behind them (D15).
+STANDING = 16
+
+
+@pytest.mark.parametrize(
+    ("limits", "bound"),
+    [([Concurrency("tenant", 2)], 2 * SLOTS), ([], STANDING + SLOTS)],
+    ids=["two-at-a-time", "no-limit-declared"],
+)
+async def test_a_tenants_flood_does_not_keep_another_tenants_job_waiting(
+    app: App, observer: Observer, limits: list[Concurrency], bound: int
+) -> None:
+    """B61: behind thousands of jobs, the other tenant's one starts after a few, and nobody is left over."""
+    order: list[str | None] = []
+
+    @app.task(limits=limits)
+    async def work(ctx: Context) -> None:
+        order.append(ctx.tenant)
+        await asyncio.sleep(0.001)  # a job's work
+
+    flood = await app.enqueue_many(work.options(tenant="flood").call() for _ in range(500 * SCALE))
+    one = await work.options(tenant="quiet").enqueue()
+    async with serving(app, concurrency=SLOTS, lanes=["normal"]):
+        await one.result(20)
+        assert order.index("quiet") <= bound
+        await flood[-1].result(60)
+        await asyncio.gather(*(job.result(60) for job in flood))
+
+    assert len(order) == len(flood) + 1
+    assert observer.leftovers() == []
