@@ -68,7 +68,7 @@ async def mirrored(stage: Stage) -> None:
 async def test_after_a_flush_open_jobs_run_once_each_and_finished_ones_not_again(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """B68: the mirror notices by itself; a producer that sends its keys again meanwhile gets the same jobs."""
+    """B68: the mirror notices by itself; a producer that sends its keys again gets the same jobs."""
     starts = tmp_path / "starts"
     stage.mirror_that_is_on()
     worker = stage.worker(MIRROR_STARTS=str(starts))
