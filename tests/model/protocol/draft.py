@@ -5,7 +5,11 @@ from __future__ import annotations
 from tests.model.protocol.state import (
     CUT,
     GONE_ENTRY,
+    LIVE,
+    OUT,
+    SLOW,
     TERMINAL,
+    UNDELIVERED,
     Claim,
     Record,
     Request,
@@ -82,6 +86,23 @@ class Draft:
         at = self.workers[worker]
         claims = tuple(claim and claim._replace(sent=False) for claim in at.claims)
         self.workers[worker] = at._replace(link=CUT, answers=(), offers=(), claims=claims)
+        self.excuse(worker)
+
+    def excuse(self, worker: int) -> None:
+        """A claim that this worker has not heard of, and whose entry is pending for nobody, will be missed.
+
+        Its group or its entry was lost, so nobody will tell the worker, and the lease runs out: a strike that
+        nobody can spare the job.
+        """
+        for job, record in enumerate(self.records):
+            if record is None or record.holder != worker or record.lease not in (LIVE, OUT):
+                continue
+            claim = self.workers[worker].claims[job]
+            entry = self.entries.get(record.entry)
+            if (claim is None or claim.fence != record.fence) and (
+                entry is None or entry.owner == UNDELIVERED
+            ):
+                self.set_record(job, lease=SLOW)
 
     # --- the next state
 

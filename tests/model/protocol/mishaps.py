@@ -15,13 +15,12 @@ from tests.model.protocol.state import (
     SLOW,
     TERMINAL,
     UNDELIVERED,
-    Record,
     Replay,
     Request,
     State,
 )
 from tests.model.protocol.stepping import Step, World, mishap
-from tests.model.protocol.working import crash, holds
+from tests.model.protocol.working import crash
 
 
 def late(world: World, state: State) -> Iterator[Step]:
@@ -35,6 +34,8 @@ def late(world: World, state: State) -> Iterator[Step]:
             del draft.late[at]
             if isinstance(call, Request):
                 verbs.exchange(draft, world.rules, call, pick)
+                if call.worker >= 0:
+                    draft.excuse(call.worker)
             elif isinstance(call, Replay):
                 verbs.replay(draft, world.rules, call.job, call.epoch)
             else:
@@ -106,19 +107,9 @@ def of_jobs(state: State) -> Iterator[Step]:
         if left[Fault.DELETION] and record.entry > 0:
             draft = Draft(state)
             verbs.delete_entry(draft, record.entry)
-            _excuse(draft, state, job, record)
+            if record.holder >= 0:
+                draft.excuse(record.holder)
             yield mishap(draft, Fault.DELETION, "the entry is deleted of", job)
-
-
-def _excuse(draft: Draft, state: State, job: int, record: Record | None) -> None:
-    """A claim that its worker has not heard of was in the pending list only, and that is gone.
-
-    So nobody will tell this worker, and the lease runs out: a strike that nobody can spare the job.
-    """
-    if record is None or record.lease not in (LIVE, OUT) or record.holder < 0:
-        return
-    if not holds(state, job, record):
-        draft.set_record(job, lease=SLOW)
 
 
 def of_redis(world: World, state: State) -> Iterator[Step]:
@@ -127,8 +118,8 @@ def of_redis(world: World, state: State) -> Iterator[Step]:
         draft = Draft(state)
         for entry in draft.entries:
             draft.own(entry, UNDELIVERED)
-        for job, record in enumerate(state.records):
-            _excuse(draft, state, job, record)
+        for number in range(len(draft.workers)):
+            draft.excuse(number)
         yield mishap(draft, Fault.GROUP, "the group is made again at 0")
     if left[Fault.OUTAGE] and any(record is not None and record.lease == LIVE for record in state.records):
         draft = Draft(state)

@@ -26,15 +26,14 @@ from tests.model.protocol.state import (
     DIED,
     FAIL,
     HELD,
-    LIVE,
     MAX_STARTS,
     QUARANTINE,
     READY,
+    SLOW,
     SNOOZE,
     UNDELIVERED,
     Enqueue,
     Entry,
-    Record,
     Replay,
     Request,
     State,
@@ -156,26 +155,17 @@ class Twin:
                 place = self._job(job).entry
                 assert place is not None
                 shard.streams[LANE, place[0]].entries.pop(place[1])
-                self._expire_unheard(before, job)
             case ("the record expires of", job):
                 del shard.jobs[id_of(job)]
             case ("the group is made again at 0",):
                 for stream in shard.streams.values():
                     stream.destroy_group()
-                for job in range(len(before.records)):
-                    self._expire_unheard(before, job)
             case ("Redis is away for longer than a lease",):
                 shard.hold_ms = LEASE
                 for one in shard.jobs.values():
                     one.lease_until = min(one.lease_until, shard.now)
             case ("the hold is over",):
                 shard.hold_ms = 0
-
-    def _expire_unheard(self, before: State, job: int) -> None:
-        """What a worker claimed without hearing of it, nobody can tell it any more."""
-        record = before.records[job]
-        if record is not None and record.lease == LIVE and not _knows(before, job, record):
-            self._job(job).lease_until = self.shard.now
 
     def _exchange(self, before: State, request: Request, pick: int | None) -> None:
         offers = [(LANE, *self._entry(before, entry)) for entry in request.offers]
@@ -302,7 +292,10 @@ class Twin:
     # --- comparing
 
     def adopt(self, after: State) -> None:
-        """Learn which fence of the protocol model each new claim has."""
+        """Learn which fence of the protocol model each new claim has, and which leases nobody renews."""
+        for number, record in enumerate(after.records):
+            if record is not None and record.lease == SLOW:
+                self._job(number).lease_until = self.shard.now
         for granted in self._granted:
             job = number_of(granted.job_id)
             record = after.records[job]
@@ -343,13 +336,6 @@ class Twin:
 def _honoured(state: State, entry: int) -> bool:
     record = state.records[state.entries[entry - 1].job]
     return record is not None and record.entry == entry
-
-
-def _knows(state: State, job: int, record: Record) -> bool:
-    if record.holder < 0:
-        return True
-    claim = state.workers[record.holder].claims[job]
-    return claim is not None and claim.fence == record.fence
 
 
 def _outcome(outcome: str, sent: str) -> Outcome:

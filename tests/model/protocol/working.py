@@ -73,7 +73,8 @@ def sessions(world: World, state: State) -> Iterator[Step]:
             yield Step(("opens session", number, session), draft, calm=True)
         else:
             offers = _pending(world, state, number)
-            draft.set_worker(number, offers=offers)
+            kept = tuple(one for one in worker.abandoned if state.entries[one - 1].owner == number)
+            draft.set_worker(number, offers=offers, abandoned=kept)
             yield Step(("lists what is pending for it:", number, *offers), draft, calm=True)
 
 
@@ -95,8 +96,8 @@ def readers(world: World, state: State) -> Iterator[Step]:
     for number, worker in enumerate(state.workers):
         if worker.reading and worker.link == CONNECTED:
             draft = Draft(state)
-            held = {claim.entry for claim in worker.claims if claim is not None and world.rules.read_unheld}
-            told = [entry for entry in worker.reading if entry not in held]
+            known = {claim.entry for claim in worker.claims if claim is not None} | {*worker.abandoned}
+            told = [one for one in worker.reading if one not in known or not world.rules.read_unheld]
             draft.set_worker(number, reading=(), offers=tuple(sorted((*worker.offers, *told))))
             yield Step(("hears what its reader was given:", number, *worker.reading), draft, calm=True)
 
