@@ -32,6 +32,10 @@ def history_of(story: Story, redis: RealRedis, *, margin: float) -> History:
     )
 
 
+#: Ends of jobs whose entry or record somebody has tampered with.
+_DAMAGES = frozenset({"entry_deleted", "bad_record"})
+
+
 def broken_promises(story: Story, history: History) -> Iterator[str]:
     """What operators and waiters were told, and the log does not bear out."""
     edges = {job_id: life.edges for job_id, life in lives(history).items()}
@@ -43,6 +47,9 @@ def broken_promises(story: Story, history: History) -> Iterator[str]:
                 break
             if edge.to_status is Status.CLAIMED:
                 yield f"cancel_forgotten: job {job_id} was flagged at {since:.3f} and claimed at {edge.at_ms}"
+    for edge in history.transitions:
+        if edge.facts.get("code") in _DAMAGES:
+            yield f"damaged: job {edge.job_id} ended {edge.facts['code']}, and nobody deletes anything here"
     for job_id, status in story.results:
         if all(edge.to_status is not status for edge in edges.get(job_id, [])):
             yield f"wrong_result: job {job_id} was said to be {status}, which it never was"

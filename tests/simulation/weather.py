@@ -27,11 +27,11 @@ class Blow(StrEnum):
 
 #: How often of a hundred.
 OFTEN = {
-    Blow.KILL: 18,
-    Blow.FREEZE: 28,
+    Blow.KILL: 14,
+    Blow.FREEZE: 25,
     Blow.LEAVE: 6,
     Blow.CUT_OFF: 16,
-    Blow.OUTAGE: 7,
+    Blow.OUTAGE: 14,
     Blow.CLOCK_ON: 5,
     Blow.CLOCK_BACK: 4,
     Blow.FLUSH: 4,
