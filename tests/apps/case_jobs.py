@@ -45,6 +45,14 @@ async def hold_once(ctx: Context) -> int:
         return ctx.attempt
 
 
+@app.task(retry=SHORT, entity="order:{order}")
+async def serial(ctx: Context, order: int) -> int:
+    """One of its order at a time."""
+    with journaled(ctx):
+        await released()
+        return ctx.fence
+
+
 @app.task(retry=SHORT)
 async def insert(ctx: Context) -> int:
     """An effect with a key: a row that a second attempt finds."""

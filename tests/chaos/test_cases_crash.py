@@ -171,6 +171,31 @@ def test_a_handler_that_blocks_its_loop_keeps_its_job_and_is_named(kind: str) ->
     assert len(run.starts(job)) == 1
 
 
+def test_an_entity_whose_holder_was_killed_is_free_for_the_next_after_the_lease(kind: str) -> None:
+    """B36: what waits for it holds no slot and is charged nothing; nobody ever reports it locked for good."""
+    with Bench(kind=kind, lease=LEASE, workers=2, app="case_jobs:app") as bench:
+        bench.wait_sweeping()
+        first = bench.enqueue("serial", {"order": 7})
+        victim = bench.wait_running(first)
+        second = bench.enqueue("serial", {"order": 7})
+        other = bench.enqueue("serial", {"order": 8})
+        bench.wait_running(other)
+        wait_until(lambda: bench.record(second).entry is None, what="the second one waits at the gate")
+        waits = bench.record(second)
+        assert (waits.status, waits.attempt, waits.starts) == ("queued", 0, 0)
+        wait_until(lambda: bench.record(first).status == "processing", what="its start is marked")
+        bench.kill(victim)
+        bench.release()
+        bench.wait_over([first, second, other])
+        bench.wait_up()
+        run = bench.finish()
+
+    (start,) = run.starts(second)
+    assert start.attempt == 1
+    assert start.fence > run.starts(first)[0].fence
+    assert {run.path(job)[-1] for job in (first, second, other)} == {"succeeded"}
+
+
 # --- poison and limits -----------------------------------------------------------------------------------
 
 
