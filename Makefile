@@ -17,7 +17,8 @@ SCALE ?= 10
 SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos mutants soak soak-rounds soak-simulation soak-model clean
+.PHONY: help venv demo test lint format bench chaos mutants soak soak-rounds soak-simulation soak-model \
+    soak-mirror clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,7 +72,7 @@ chaos: venv ## Run many jobs over all faults, up to an hour, and print the figur
 mutants: venv ## Break one guard of the scripts after the other, and see who notices: ARGS="recover --by simulation"
 	$(PY) -m tests.mutants $(ARGS)
 
-soak: soak-rounds soak-simulation soak-model ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
+soak: soak-rounds soak-simulation soak-model soak-mirror ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
 
 soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
 soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
@@ -86,6 +87,13 @@ soak-rounds: venv
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
 	    tests/integration/test_lanes.py tests/integration/test_stateful.py tests/crash_points tests/chaos $(ARGS)
+
+soak-mirror: export STREAMWORKER_MIRROR_JOBS := 50000
+soak-mirror: export STREAMWORKER_MIRROR_KILLS := $(ROUNDS)
+soak-mirror: export STREAMWORKER_MIRROR_RESTARTS := 5
+soak-mirror: export STREAMWORKER_MIRROR_LOST := 1000
+soak-mirror: venv
+	$(PY) -m pytest --timeout 7200 tests/postgres $(ARGS)
 
 soak-simulation: venv
 	$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)

@@ -178,6 +178,26 @@ async def test_reconcile_says_first_and_does_then(stage: Stage) -> None:
     assert (await command(stage, "verify"))[0] == 0
 
 
+async def test_a_job_that_ended_and_expired_before_the_mirror_read_it_is_not_restored(stage: Stage) -> None:
+    """Absence alone proves nothing: its end is still in the log."""
+    mirror = stage.mirror_that_is_on()
+    ids = await stage.enqueue(2)
+    await mirrored(stage)
+    mirror.terminate()
+    mirror.wait()
+    worker = stage.worker()
+    await wait_until_async(stage.idle, timeout=PATIENCE, what="they are over")
+    worker.terminate()
+    worker.wait()
+    for job_id in ids:
+        await stage.queue.caller.command("DEL", stage.keys.job(job_id), stage.keys.body(job_id))
+
+    _, done = await command(stage, "reconcile")
+
+    assert (done["restored"], done["ended"]) == ([], [])
+    assert await stage.statuses() == {"succeeded": 2}
+
+
 async def test_producers_are_refused_until_redis_is_restored(stage: Stage) -> None:
     mirror = stage.mirror_that_is_on()
     queue = stage.queue
