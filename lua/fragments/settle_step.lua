@@ -9,7 +9,7 @@
 --   M mark                                     claimed -> processing
 --   R retry     error text, envelope           -> retry_scheduled
 --   F fail      error text, envelope           -> failed_terminal
---   L release   error text, envelope           -> queued, the attempt given back
+--   L release   gates, envelope                -> queued, the attempt given back; `gates` if the reason is regated
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
 -- own, recovered or died; a recovery also names the version it judged and finds the lease run out (D6).
 -- died is the owner's word that the process which ran the handler is dead, and nobody else with it (D22).
@@ -32,6 +32,12 @@ local function begin(rec, started_ago)   -- claimed -> processing, in the line o
   local ago = tonumber(started_ago) or 0
   step(rec, 'processing')
   rec.begun, rec.tried = ago, rec.attempt
+end
+
+local function regate(rec, list)         -- D17: it passes other gates from now on; those of its claim are free
+  if (rec.hg or '') ~= '' then open_gates().leave(rec) end -- a strict lock is nobody's any more
+  put(rec, 'ga', list)
+  if list == '' then rec.ga = nil end
 end
 
 local function end_attempt(rec, kind, by, reason, class, code, delay, policy, text, env)
@@ -61,6 +67,7 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
     put(rec, 'ec', class .. ' ' .. code)
     if text ~= '' then effect(rec); rec.body = { 'error', text } end
   end
+  if kind == 'L' and reason == 'regated' then regate(rec, text) end
   ack_entry(rec)
   if delay > 0 then park(rec, env, due) else make_ready(rec, env) end
 end

@@ -40,10 +40,14 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Hand the job back: the attempt is not charged."""
+    """Hand the job back: the attempt is not charged.
+
+    `gates`: with reason `regated`, what it must pass from now on.
+    """
 
     reason: Reason
     delay_ms: int = 0
+    gates: str = ""
 
 
 Outcome = Success | Retry | Fail | Release

@@ -61,6 +61,7 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown"
     UNKNOWN_TASK = "unknown_task"
     NO_SLOT = "no_slot"
+    REGATED = "regated"
     RECOVERED = "recovered"
     DIED = "died"
     CANCELLED = "cancelled"

@@ -286,8 +286,8 @@ def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argu
             return (head, job_id, error.encode(), envelope)
         case Fail(error_class, code, error, reason):
             return (f"F {who} {reason} {error_class} {code} 0 -", job_id, error.encode(), envelope)
-        case Release(reason, delay_ms):
-            return (f"L {who} {reason} - - {delay_ms} -", job_id, b"", envelope)
+        case Release(reason, delay_ms, gates):
+            return (f"L {who} {reason} - - {delay_ms} -", job_id, gates.encode(), envelope)
 
 
 def plan_lines(plan: Plan | None) -> str:

@@ -14,6 +14,8 @@ from streamworker.store.keys import Keys
 
 #: Seconds between two looks.
 LOOK_EVERY = 1.0
+#: The counters of those that wait: in a stream, at a gate, behind the turnstile.
+WAITING = ("queued", "parked", "turned")
 
 
 class PressureGauge:
@@ -33,10 +35,13 @@ class PressureGauge:
         self._next = now + LOOK_EVERY
         command = self._caller.command
         at = await now_ms(command)
-        depths = await command("HMGET", self._keys.stats, *(f"queued:{name}" for name in self._lanes))
+        fields = [f"{where}:{name}" for name in self._lanes for where in WAITING]
+        counts = [int(count or 0) for count in await command("HMGET", self._keys.stats, *fields)]
+        size = len(WAITING)
         rows: list[Argument] = []
-        for (name, lane), depth in zip(self._lanes.items(), depths, strict=True):
+        for place, (name, lane) in enumerate(self._lanes.items()):
+            depth = sum(counts[place * size : (place + 1) * size])
             # Only a lane with a target needs the age, which takes a few commands more.
             age = None if lane.target is None else await oldest_ms(command, self._keys, name, at)
-            rows += (name, lane.pressure_at(int(depth or 0), age or 0))
+            rows += (name, lane.pressure_at(depth, age or 0))
         await self._caller.run(scripts.pressure(rows=rows))

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 
 from streamworker.app import App
 from streamworker.core import codec, durations
-from streamworker.core.errors import Cancel, classify, error_text
+from streamworker.core.errors import Cancel, InvalidArgument, classify, error_text
+from streamworker.core.gates import regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
 from streamworker.core.retry import Burial, Decision, decide_recovery
@@ -119,6 +120,14 @@ class Runner:
             text = truncate_text(f"BadArguments: {error}")
             self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_arguments", text))
             return False
+        try:
+            gates = self._other_gates(claim, envelope, task)
+        except InvalidArgument as error:
+            self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_arguments", error_text(error)))
+            return False
+        if gates is not None:
+            self._finish(running, Release(Reason.REGATED, gates=gates))
+            return False
         if self._too_old(claim, envelope):
             text = f"it waited longer than the lane {claim.lane} allows for its first start"
             self._finish(running, Fail(ErrorClass.PERSISTENT, "expired", text, Reason.EXPIRED))
@@ -136,6 +145,17 @@ class Runner:
         running.occupies = True
         running.handler = self._loop.create_task(work)
         return True
+
+    def _other_gates(self, claim: Claim, envelope: Envelope, task: Task[..., Any]) -> str | None:
+        """What the job has to pass by this worker's newer declaration; None if it has passed it (D17)."""
+        return regate(
+            task.gates,
+            claim.gates,
+            envelope.args,
+            tenant=envelope.tenant,
+            lane=claim.lane,
+            number=self._app.published.get(task.name, 0),
+        )
 
     def _too_old(self, claim: Claim, envelope: Envelope) -> bool:
         """Whether a job waited for its first start longer than its lane allows; a delay is no waiting."""

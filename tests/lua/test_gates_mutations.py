@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamworker.store.connection import ReplyError
-from tests.lua import test_gates, test_gates_rate, test_gates_tune, test_turnstile
+from tests.lua import test_gates, test_gates_rate, test_gates_regate, test_gates_tune, test_turnstile
 from tests.lua.driver import Shard
 from tests.lua.mutating import SCRIPTS, Mutation, noticers_pass, of
 
@@ -19,8 +19,14 @@ WRITES = "fragments/gate_writes.lua"
 TURN = "fragments/turnstile.lua"
 CLAIM = "fragments/claim_step.lua"
 FINISH = "fragments/finish.lua"
+SETTLE = "fragments/settle_step.lua"
 
 MUTATIONS = [
+    # --- other gates than those of the claim (D17)
+    Mutation(SETTLE, "  if kind == 'L' and reason == 'regated' then regate(rec, text) end\n", "",
+             test_gates_regate.test_the_job_waits_for_the_gates_of_today_and_is_not_charged),
+    Mutation(SETTLE, "  if (rec.hg or '') ~= '' then open_gates().leave(rec) end", "",
+             test_gates_regate.test_a_strict_lock_is_not_kept_for_a_job_that_needs_it_no_more),
     # --- passing
     Mutation(CLAIM, "  if (rec.ga or pausing) and not open_gates().pass(rec, env) then", "  if false then",
              test_gates.test_a_blocked_job_waits_without_slot_and_attempt),
