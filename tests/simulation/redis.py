@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +9,10 @@ from streamworker.store import lua
 from streamworker.store.connection import Argument, ReplyError, SyncLink
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.lua import Script
+from tests.integration.stateful.bench import AGE, TICK, compose
 
 #: ms since the epoch at which every simulation begins.
 START_MS = 1_700_000_000_000
-#: What the idle times of pending entries are rounded to, in ms, so that real time changes no run.
-TICK = 1_000
-
-#: Lets the pending entries grow older by ARGV[1] ms; the real time that went by is rounded off.
-AGE = """
-local add, tick = tonumber(ARGV[1]), tonumber(ARGV[2])
-for _, stream in ipairs(KEYS) do
-  local pending = redis.pcall('XPENDING', stream, 'workers', '-', '+', 1000)
-  if not pending.err then
-    for _, one in ipairs(pending) do
-      if #redis.call('XRANGE', stream, one[1], one[1]) > 0 then
-        local idle = one[3] - one[3] % tick + add
-        redis.call('XCLAIM', stream, 'workers', one[2], 0, one[1], 'IDLE', idle, 'JUSTID')
-      end
-    end
-  end
-end
-return 0
-"""
-
-compose = cache(lua.compose)
 
 
 class RealRedis:
