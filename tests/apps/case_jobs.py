@@ -65,7 +65,7 @@ async def insert(ctx: Context) -> int:
                 "INSERT INTO effects VALUES (?, ?) ON CONFLICT DO NOTHING", (ctx.key, ctx.attempt)
             )
         database.close()
-        await asyncio.sleep(0.3)  # long enough for its start to be marked
+        await released()
         return ctx.attempt
 
 

@@ -94,6 +94,7 @@ def test_an_effect_with_a_key_is_there_once_although_the_job_ran_twice(kind: str
         outcome = victim.place.proxy.hold_next_request(
             lambda request: EXCHANGE in request and job.encode() in request
         )
+        bench.release()
         outcome.wait()
         bench.kill(victim)
         bench.wait_up()

@@ -88,7 +88,7 @@ def test_a_cancel_outlives_the_workers_that_are_killed_right_after_it(kind: str)
         for job in jobs:
             assert bench.client.cancel(job)
         bench.kill(worker)
-        starts = {job: len(run_of(bench, job)) for job in jobs}
+        killed = time.time()
         bench.release()
         bench.wait_over([*jobs, blocker])
         # Past the time at which the scheduled one would have been due.
@@ -101,15 +101,8 @@ def test_a_cancel_outlives_the_workers_that_are_killed_right_after_it(kind: str)
     for job in jobs:
         last = next(edge for edge in reversed(run.history.transitions) if edge.job_id == job)
         assert (last.to_status, last.facts["code"]) == ("failed_terminal", "cancelled")
-        assert len(run.starts(job)) == starts[job], "it ran again"
-    assert {job: starts[job] for job in (scheduled, delivered, queued)} == dict.fromkeys(
-        (scheduled, delivered, queued), 0
-    )
-
-
-def run_of(bench: Bench, job_id: str) -> list[str]:
-    """The claims of a job that led to a start so far."""
-    return [edge.reason for edge in bench.log(job_id) if edge.to_status == "processing"]
+        assert [start for start in run.starts(job) if start.at > killed] == [], "it ran again"
+    assert [run.starts(job) for job in (scheduled, delivered, queued)] == [[], [], []]
 
 
 async def test_a_running_job_hears_of_its_cancel_within_a_heartbeat_and_is_not_tried_again(
@@ -311,9 +304,10 @@ async def test_series_depend_on_lanes_and_tasks_and_never_on_jobs_or_workers(
 
 
 def samples(text: str) -> set[str]:
-    """The names of all samples with their labels. Buckets come with the first observation."""
+    """The names of all samples with their labels, but for buckets, which come with the first observation, and
+    for the few kinds of errors of Redis."""
     lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return {line.rpartition(" ")[0] for line in lines if "_bucket" not in line}
+    return {line.rpartition(" ")[0] for line in lines if "_bucket" not in line and "redis_errors" not in line}
 
 
 def passed(moment: float) -> bool:
