@@ -13,6 +13,7 @@ local marker = ARGV[2]                   -- of the mirror, as the caller knows i
 -- producer, gates, route. An empty line means: none.
 local script = 'enqueue'
 -- include: fragments/base.lua
+-- include: fragments/gates.lua
 -- include: fragments/turnstile.lua
 -- include: fragments/enqueue_step.lua
 local on = mirrored()

@@ -56,6 +56,11 @@ local function write_place(row)          -- the growing write: the stream entry,
     bump('scheduled:' .. row.lane, 1)
     return '-'
   end
+  if row.parked then
+    redis.call('HSET', BODY .. row.id, 'env', row.env)
+    bump('parked:' .. row.lane, 1)
+    return 'g:' .. row.parked
+  end
   local stream = LANE .. row.lane
   if row.behind then stream = stream .. ':turn:' .. row.tenant end
   local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
@@ -77,6 +82,8 @@ local function write_record(row, entry)
   set('tn', row.tenant)
   set('ms', row.max_starts)
   set('ga', row.gates)
+  if row.place then set('pl', format('%d', row.place)) end
+  if row.granted then set('hg', ' ' .. row.granted .. ' ') end
   if row.due then
     set('du', row.due)
     set('di', 'SCHEDULED ' .. row.due)
@@ -102,13 +109,17 @@ local function new_line(row, before)     -- task and lane stand once for all tha
 end
 
 local function write_accepted()
-  for i = 1, #accepted do                -- D15
+  for i = 1, #accepted do
     local row = accepted[i]
-    if not row.due and (row.tenant or '') ~= '' then
+    if (row.gates or '') ~= '' and not row.due and string.find(row.gates, ' entity:', 1, true) then
+      open_gates().arrive(row)
+    end
+    if not row.due and not row.parked and (row.tenant or '') ~= '' then                -- D15
       row.behind = not open_turnstile().admit(turnstile.of(row.lane, row.tenant), turn_most)
     end
   end
   if turnstile then turnstile.write() end
+  if gates then gates.write() end
   for i = 1, #accepted do
     local row = accepted[i]
     local more = write_record(row, write_place(row))

@@ -115,11 +115,13 @@ local function holds(rec, name)          -- by its record, which decides (D13)
   return HELD[rec.status] and LOCK[kind_of(name)] and word_of(rec, name) ~= nil
 end
 
+local function next_place()
+  last_place = (last_place or tonumber(redis.call('HGET', STATS, 'places') or '0')) + 1
+  return last_place
+end
+
 local function place_of(rec)             -- its place in every queue, given once and kept (D12, D16)
-  if (rec.pl or '') == '' then
-    last_place = (last_place or tonumber(redis.call('HGET', STATS, 'places') or '0')) + 1
-    put(rec, 'pl', text_of[last_place])
-  end
+  if (rec.pl or '') == '' then put(rec, 'pl', format('%d', next_place())) end
   return tonumber(rec.pl)
 end
 

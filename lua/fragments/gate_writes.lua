@@ -32,7 +32,7 @@ end
 local function count_text(gate)
   local text = {}
   for lane, count in pairs(gate.waits) do
-    if count > 0 then text[#text + 1] = lane .. ' ' .. text_of[count] end
+    if count > 0 then text[#text + 1] = lane .. ' ' .. format('%d', count) end
   end
   return table.concat(text, ' ')
 end

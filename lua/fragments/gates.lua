@@ -3,14 +3,15 @@
 -- A job's gates stand in its record, `ga=number word word ...`, in the order in which they are passed; a
 -- word is `name`, `name|figures` or `name|figures|limit`. Pauses of its task and its tenant follow from the
 -- record. Nothing here is made before the first job with a gate, so that others pay nothing.
--- Needs, where it is included: tag, now, the records, make_ready. Leaves `open_gates`, see the end.
+-- Needs, where it is included: tag, now, the records, make_ready; `enqueue` needs nothing but `arrive` and
+-- `write`, and has no records. Leaves `open_gates`, see the end.
 local function open_gates()
   if gates then return gates end
 -- include: fragments/gate_state.lua
 -- include: fragments/buckets.lua
 -- include: fragments/waiters.lua
 -- include: fragments/gate_writes.lua
-  gates = { pass = pass, free = free, leave = leave, grant = grant_all, wake = wake, look_after = look_after,
+  gates = { arrive = arrive, pass = pass, free = free, leave = leave, grant = grant_all, wake = wake, look_after = look_after,
     paused = paused, set_pause = set_pause, lift = lift, timers = timers, write = write_gates,
     clean = clean_gates }
   return gates

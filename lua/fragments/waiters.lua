@@ -271,11 +271,14 @@ local function first_shut(rec)           -- the first gate that it cannot pass n
   return nil
 end
 
-local function wait_at(rec, env, gate)   -- keeps the locks before this gate, gives back the rest
+-- Keeps the locks before this gate and gives back the rest. An entity stays with who waits for a token:
+-- nobody waits long for one, and its order would be lost.
+local function wait_at(rec, env, gate)
   local before, found = {}, false
   for _, word in ipairs(gates_of(rec)) do
     if word.name == gate.name then found = true end
-    before[word.name] = not found and LOCK[word.kind] and gate.kind ~= 'pause' or nil
+    local stays = not found or word.kind == 'entity' and gate.kind == 'rate'
+    before[word.name] = stays and LOCK[word.kind] and gate.kind ~= 'pause' or nil
   end
   if (rec.hg or '') ~= '' then
     return_grants(rec, function(name) return before[name] end)
@@ -311,6 +314,25 @@ local function enter(rec)                -- holds everything from now on; a rate
   if (rec.hg or '') ~= '' then
     put(rec, 'hg', '')
     timers['grant:' .. rec.id] = false
+  end
+end
+
+local function arrive(row)               -- a new job has its entity at once, or waits for it in the order of arrival
+  for _, word in ipairs(gates_of({ ga = row.gates })) do
+    if word.kind == 'entity' then
+      local gate = gate_of(word.name)
+      row.place = next_place()
+      waits_of(gate)
+      if gate.count == 0 and (gate.total == 0 or not next_up(gate)) then
+        add_holder(gate, row.id, -row.place)
+        row.granted = word.name
+        timers['grant:' .. row.id] = 'inf'
+      else
+        row.parked = word.name
+        gate.moved[row.id] = { id = row.id, lane = row.lane, place = row.place }
+        count_waiter(gate, row.lane, 1)
+      end
+    end
   end
 end
 

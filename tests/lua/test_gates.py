@@ -158,6 +158,49 @@ def test_one_entity_runs_in_the_order_of_arrival(shard: Shard) -> None:
     assert ran == names
 
 
+def test_the_order_of_an_entity_does_not_hang_on_who_looks_first(shard: Shard) -> None:
+    shard.claim("w1")
+    fill(shard, "a", "b")
+    offers = shard.deliver("w2", count=1)  # its reader was given a, and has not told it yet
+
+    assert shard.claim("w1") == []
+    assert ids(shard.claim("w2", offers=offers)) == ["a"]
+
+
+def test_an_entity_stays_with_who_waits_for_a_token(shard: Shard) -> None:
+    fill(shard, "x", gates="0 rate:r|1,1000,1")
+    shard.claim()
+    fill(shard, "a", gates="0 rate:r|1,1000,1 entity:order:7")
+    fill(shard, "b")
+    shard.claim()
+
+    shard.check("a", place="rate:r")
+    assert holders(shard) == {"a": "granted"}
+
+
+def test_an_entity_goes_to_the_next_while_its_first_is_paused(shard: Shard) -> None:
+    shard.tune("pause", "tenant:acme")
+    fill(shard, "a", tenant="acme")
+    fill(shard, "b")
+    shard.claim()
+
+    shard.check("a", place="pause:tenant:acme")
+    assert holders(shard) == {"b": "granted"}
+
+
+def test_a_delayed_job_takes_its_place_when_its_time_has_come(shard: Shard) -> None:
+    fill(shard, "later", delay_ms=100)
+    fill(shard, "a", "b")
+    shard.elapse(100)
+    shard.promote()
+    (a,) = shard.claim()
+    shard.settle(a, Success())
+    (b,) = shard.claim()
+    shard.settle(b, Success())
+
+    assert (a.job_id, b.job_id, ids(shard.claim())) == ("a", "b", ["later"])
+
+
 def test_a_retry_comes_back_to_its_first_place(shard: Shard) -> None:
     fill(shard, "a", "b", "c")
     (a,) = shard.claim()
@@ -382,21 +425,31 @@ def test_a_granted_job_that_ends_wakes_the_next(shard: Shard, end: str) -> None:
 
 def test_a_holder_whose_record_disagrees_is_dropped(shard: Shard) -> None:
     shard.tampered.add("ghost")
-    shard.redis("ZADD", f"{shard.keys.tag}:gate:entity:order:7", 1, "ghost")
-    fill(shard, "a")
+    shard.redis("ZADD", f"{shard.keys.tag}:gate:concurrency:g", 1, "ghost")
+    fill(shard, "a", gates="0 concurrency:g|1")
 
     assert ids(shard.claim()) == ["a"]
 
-    assert holders(shard) == {"a": "runs"}
+    assert holders(shard, "concurrency:g") == {"a": "runs"}
 
 
 def test_a_grant_that_its_record_does_not_know_is_dropped(shard: Shard) -> None:
     fill(shard, "other", gates="")
     shard.tampered.add("other")
-    shard.redis("ZADD", f"{shard.keys.tag}:gate:entity:order:7", -5, "other")
-    fill(shard, "a")
+    shard.redis("ZADD", f"{shard.keys.tag}:gate:concurrency:g", -5, "other")
+    fill(shard, "a", gates="0 concurrency:g|1")
 
     assert ids(shard.claim()) == ["other", "a"]
+
+
+def test_an_entity_that_nobody_holds_is_given_by_repair(shard: Shard) -> None:
+    shard.tampered.add("ghost")
+    shard.redis("ZADD", f"{shard.keys.tag}:gate:entity:order:7", 1, "ghost")
+    fill(shard, "a")
+
+    shard.repair("a")
+
+    assert holders(shard) == {"a": "granted"}
 
 
 def test_repair_lets_in_who_waits_at_a_gate_that_is_free(shard: Shard) -> None:

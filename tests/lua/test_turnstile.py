@@ -136,7 +136,7 @@ def test_tenants_and_lanes_have_turnstiles_of_their_own(shard: Shard) -> None:
 
 
 def test_who_waits_at_a_gate_does_not_stand(shard: Shard) -> None:
-    shard.enqueue(*(job(f"j{i}", tenant="flood", gates="0 entity:e:1") for i in range(40)))
+    shard.enqueue(*(job(f"j{i}", tenant="flood", gates="0 concurrency:c|1") for i in range(40)))
 
     assert ids(shard.claim(limit=20)) == ["j0"]
 
