@@ -68,5 +68,5 @@ def over(state: State) -> bool:
         and not state.entries
         and not any(any(worker.claims) or worker.answers for worker in state.workers)
         and not any(state.candidates)
-        and (state.key is None or not state.key[1])
+        and (state.key is None or not state.key[1] or state.records[state.key[0]] is None)
     )
