@@ -14,17 +14,35 @@ local plan         = ARGV[9]             -- lines: lane reserved quota phase
 -- rows: head id [first [second]], see fragments/settle_step.lua
 local script, actor = 'exchange', worker
 -- include: fragments/base.lua
+
+-- Functions within a function find what stands outside of it as it was handed in. A variable of the function
+-- that runs is looked for, each time it is shared, in a list of all that are: with all in one function, that
+-- and what it leaves behind were a tenth of a call with one job.
+local function exchange()
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
 -- include: fragments/make_ready.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
--- include: fragments/settle_step.lua
 -- include: fragments/commit.lua
 -- include: fragments/give_back.lua
+
+  local function settle()
+-- include: fragments/settle_step.lua
+    return settle_rows(10)
+  end
+
+  local function claim()
 -- include: fragments/claim_step.lua
-local replies = settle_rows(10)
-local verdict = claim_jobs()
-commit(fence)
-return { verdict, claims, replies }
+    local verdict = claim_jobs()
+    return verdict, claims, fence
+  end
+
+  local replies = settle()
+  local verdict, claims, fence = claim()
+  commit(fence)
+  return { verdict, claims, replies }
+end
+
+return exchange()

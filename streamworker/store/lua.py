@@ -14,7 +14,7 @@ from pathlib import Path
 
 _INCLUDE = re.compile(r"^-- include: (\S+)\s*$")
 _BINDING = re.compile(r"^local (\w+)\s*=\s*(KEYS|ARGV)\[(\d+)\]")
-_ERROR_LINE = re.compile(r"user_script:(\d+)")
+_ERROR_LINE = re.compile(r"(?:user_script:|(?<=function at )line )(\d+)")
 
 
 @cache

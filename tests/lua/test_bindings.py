@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -94,6 +95,37 @@ def test_every_line_knows_where_it_came_from() -> None:
         assert len(lines) == len(script.origin)
         for line, (file, number) in zip(lines, script.origin, strict=True):
             assert (SCRIPTS / file).read_text().splitlines()[number - 1] == line
+
+
+@pytest.mark.parametrize("name", lua.names())
+def test_a_script_is_within_the_limits_of_lua(name: str) -> None:
+    """At most 200 local variables in a function, and 60 of other functions that it uses."""
+    refused = refusal_of(lua.load(name))
+
+    assert refused == ""
+
+
+def test_what_passes_a_limit_is_named_by_its_file(folder: Path) -> None:
+    names = [f"v{i}" for i in range(61)]
+    declared = "\n".join(f"local {name} = 1" for name in names)
+    used = "\n".join(f"  tag = {name}" for name in names)
+    (folder / "wide.lua").write_text(
+        f"local tag = KEYS[1]\n-- include: fragments/base.lua\n{declared}\nlocal function f()\n{used}\nend\n"
+    )
+
+    refused = refusal_of(lua.compose(folder, "wide"))
+
+    assert refused.startswith("lua/wide.lua:")
+    assert "function at lua/wide.lua:64 has more than 60 upvalues" in refused
+
+
+def refusal_of(script: lua.Script) -> str:
+    """What Lua says to a script that it cannot compile; '' for one that it can."""
+    lua51 = importlib.import_module("lupa.lua51")
+    compile_text = lua51.LuaRuntime().eval(
+        "function(text) return select(2, loadstring(text, '@user_script')) end"
+    )
+    return script.locate(compile_text(script.text) or "")
 
 
 @pytest.mark.parametrize("name", lua.names())
