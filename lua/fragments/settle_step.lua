@@ -11,7 +11,8 @@
 --   F fail      error text, envelope           -> failed_terminal
 --   L release   gates, envelope                -> queued, the attempt given back; `gates` if the reason is regated
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
--- own, recovered or died; a recovery also names the version it judged and finds the lease run out (D6).
+-- own, recovered or died; a recovery also names the version and, in place of `started_ago`, the lease that it
+-- judged, and finds both unchanged and the lease run out (D6).
 -- died is the owner's word that the process which ran the handler is dead, and nobody else with it (D22).
 local HEAD = '^(%a) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 local SUCCESS = '^S (%d+) (%d+) (%S+)$'
@@ -95,6 +96,10 @@ local function settle_mark(rec, started_ago)
   return 'OK'
 end
 
+local function judged_before(rec, version, lease)  -- whether it was renewed or moved since, or is alive (D6)
+  return tonumber(rec.lease) > now or rec.version ~= tonumber(version) or rec.lease ~= lease
+end
+
 local function settle_row(head, id, raw, text, env)
   local kind, fence, version, started_ago, by, reason, class, code, delay, policy = match(head, HEAD)
   if not kind then error('settle row cannot be read: ' .. head) end
@@ -103,7 +108,7 @@ local function settle_row(head, id, raw, text, env)
   local refused = refusal(rec, fence)
   if refused then return refused end
   local recovered, died = by == 'recovered', by == 'died'
-  if recovered and (tonumber(rec.lease) > now or rec.version ~= tonumber(version)) then return 'STALE' end
+  if recovered and judged_before(rec, version, started_ago) then return 'STALE' end
   if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
   if recovered then

@@ -112,6 +112,7 @@ class Candidate:
 
     job_id: str
     fence: int
+    lease_until: int
     version: int
     status: Status
     attempt: int
@@ -123,12 +124,12 @@ class Candidate:
 
     @classmethod
     def parse(cls, line: bytes) -> Candidate:
-        job_id, fence, version, status, attempt, starts, strikes, lane, task, worker = line.decode().split(
-            " "
-        )
+        words = line.decode().split(" ")
+        job_id, fence, lease, version, status, attempt, starts, strikes, lane, task, worker = words
         return cls(
             job_id,
             int(fence),
+            int(lease),
             int(version),
             Status(status),
             int(attempt),

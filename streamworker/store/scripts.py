@@ -273,8 +273,9 @@ def outcome_row(claim: Claim, outcome: Outcome, started_ago_ms: int | None) -> t
 
 
 def recovery_row(candidate: Candidate, outcome: Retry | Fail) -> tuple[Argument, ...]:
-    """A recovery's settle row: it names the version that was judged (D6); the envelope is Redis's."""
-    return _row(candidate.job_id, f"{candidate.fence} {candidate.version} - recovered", outcome, b"")
+    """A recovery's settle row: it names the version and lease it judged (D6); the envelope is Redis's."""
+    judged = f"{candidate.fence} {candidate.version} {candidate.lease_until}"
+    return _row(candidate.job_id, f"{judged} recovered", outcome, b"")
 
 
 def _row(job_id: str, who: str, outcome: Outcome, envelope: bytes) -> tuple[Argument, ...]:

@@ -314,6 +314,17 @@ def test_a_recovery_must_have_judged_this_very_version(shard: Shard) -> None:
     assert shard.look().without_times() == before.without_times()
 
 
+def test_a_recovery_must_have_judged_this_very_lease(shard: Shard) -> None:
+    """Judged, renewed by its holder, and over again since, in an outage: it had no time to renew."""
+    claim, candidate = dead_claim(shard)
+    shard.heartbeat(claim)
+    shard.elapse(LEASE)
+
+    assert shard.recovery(candidate, AGAIN) == "STALE"
+
+    shard.check("j", status="processing", strikes=0)
+
+
 def test_a_recovery_of_an_old_fence_is_refused(shard: Shard) -> None:
     claim, candidate = dead_claim(shard)
     shard.settle(claim, Release(Reason.SHUTDOWN))

@@ -131,6 +131,7 @@ def _candidate(job: Job) -> Candidate:
     return Candidate(
         job.id,
         job.fence,
+        job.lease_until,
         job.version,
         job.status,
         job.attempt,

@@ -125,8 +125,7 @@ def of_redis(world: World, state: State) -> Iterator[Step]:
         draft = Draft(state)
         for job, record in enumerate(state.records):
             if record is not None and record.lease == LIVE:
-                # A judgement of before the outage may be committed after it: nothing holds it back.
-                draft.set_record(job, lease=OUT if state.candidates[job] is None else SLOW)
+                draft.set_record(job, lease=OUT)
         for number in range(len(draft.workers)):
             draft.cut(number)
         draft.hold = True

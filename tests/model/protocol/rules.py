@@ -40,6 +40,7 @@ class Rules:
     give_back: bool = rule("D5", "an entry whose job another worker holds is given back to that worker")
     lease: bool = rule("D6", "the settle of a recovery requires that the lease is still over")
     version: bool = rule("D6", "the settle of a recovery requires the version that was judged")
+    judged_lease: bool = rule("D6", "the settle of a recovery requires the lease that was judged")
     outage: bool = rule("D6", "after an outage nothing is recovered for one lease")
     carry: bool = rule("D8", "a worker's retry or release carries the envelope, for the entry may be gone")
     repair: bool = rule("D8", "a slow scan looks for open records that are nowhere")

@@ -77,6 +77,8 @@ def recover(script: Script, job: int, judged: Candidate) -> str:
         return "STALE"
     if script.rules.version and not judged.fresh:
         return "STALE"
+    if script.rules.judged_lease and judged.renewed:
+        return "STALE"
     if record.lease == LIVE:
         script.draft.blame(f"job {job} was recovered while its lease was live")
     if record.status != judged.status:

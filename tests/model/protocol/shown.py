@@ -45,6 +45,7 @@ SHOWN = {
     "give_back": _shown("group", "its entry is gone before its time"),
     "lease": _shown("pause", "was recovered while its lease was live"),
     "version": _shown("pause+pause", "was judged as claimed and recovered as processing"),
+    "judged_lease": _shown("one-job+pause+outage", "was recovered from worker 0, which lives"),
     "outage": _shown("outage", "was recovered from worker 0, which lives"),
     "carry": _shown("deletion", "and its worker has the envelope", RETRY),
     "repair": _shown("deletion", "and not all is over"),

@@ -161,6 +161,7 @@ class Candidate(NamedTuple):
     fence: int
     status: str
     fresh: bool = True  # the record has the version that was judged
+    renewed: bool = False  # its lease is another than the one that was judged
 
 
 class State(NamedTuple):

@@ -77,6 +77,9 @@ def heartbeat(draft: Draft, worker: int) -> bool:
         record = draft.records[job]
         if record is not None and record.status in HELD and record.fence == claim.fence:
             draft.set_record(job, lease=LIVE)
+            judged = draft.candidates[job]
+            if judged is not None:
+                draft.candidates[job] = judged._replace(renewed=True)
             if record.entry in draft.entries and draft.entries[record.entry].owner != UNDELIVERED:
                 draft.own(record.entry, worker)
         elif claim.outcome is None:
