@@ -116,7 +116,7 @@ class Simulation:
         self.story.note("calm")
         self._weather.calm = True
         for worker in self._workers:
-            worker.host.thaw()
+            self._thaw(worker.host)
         while len(self._workers) < 2:
             self._start_worker()
         end = self._loop.time() + CALM
@@ -230,6 +230,7 @@ class Simulation:
     def _thaw(self, host: Host) -> None:
         if host.frozen:
             self.story.note("goes on", host)
+            self.story.thawed(host)
             host.thaw()
 
     def _move_clock(self, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streamworker.core.states import Status
 from tests.chaos.history import Accepted, End, Fault, FaultKind, Start, Told
@@ -51,6 +51,12 @@ class Story:
         sweeps = None if sweeps_after is None else self.now + sweeps_after
         name = None if host is None else host.name
         self.faults.append(Fault(kind, self.now - ago, self.now + seconds, name, sweeps))
+
+    def thawed(self, host: Host) -> None:
+        """A freeze is over, perhaps sooner than was planned."""
+        for position, fault in enumerate(self.faults):
+            if (fault.kind, fault.worker) == (FaultKind.FREEZE, host.name) and fault.until > self.now:
+                self.faults[position] = replace(fault, end=self.now)
 
     def start(self, host: Host, job_id: str, attempt: int, fence: int) -> int:
         """A handler began; how often it had begun before."""
