@@ -99,8 +99,7 @@ def _values(columns: Iterable[Column]) -> str:
     return ", ".join(each.expression for each in columns)
 
 
-#: Inserts or moves on one row for each job; $1 is the namespace. A job that ended stays as it is until its
-#: next epoch (R45), and nothing moves back.
+#: Inserts or moves on one row for each job; $1 is the namespace. Nothing moves back (R45).
 UPSERT_JOBS = f"""
 INSERT INTO streamworker.jobs AS j (namespace, {_names(JOB_COLUMNS)})
 SELECT $1, {_values(JOB_COLUMNS)} FROM {_unnest(JOB_COLUMNS, 2)} ORDER BY u.id
@@ -108,7 +107,6 @@ ON CONFLICT (id) DO UPDATE SET
     {", ".join(f"{each.name} = {each.update.format(c=each.name)}" for each in JOB_COLUMNS if each.name != "id")}
 WHERE j.namespace = excluded.namespace
   AND (excluded.epoch, excluded.version) > (j.epoch, j.version)
-  AND (j.status NOT IN ('succeeded', 'failed_terminal') OR excluded.epoch > j.epoch)
 """  # noqa: S608, E501
 
 _FILL_COLUMNS = tuple(each for each in JOB_COLUMNS if each.name in FILLED)
@@ -219,14 +217,10 @@ KEEP_ASIDE = """
 INSERT INTO streamworker.mirror_conflicts (namespace, shard, job_id, epoch, version, at, entry, move)
 VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8 / 1000), $7, $8) ON CONFLICT DO NOTHING
 """
-#: What could not be taken, and which of some entries had such.
+#: What could not be taken.
 REFUSE = """
 INSERT INTO streamworker.mirror_refused (namespace, shard, entry, job_id, data, sqlstate, reason)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
-"""
-REFUSED = """
-SELECT DISTINCT entry FROM streamworker.mirror_refused
-WHERE namespace = $1 AND shard = $2 AND entry = ANY($3::text[])
 """
 #: What an operator did.
 ACT = """

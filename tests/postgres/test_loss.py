@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from streamworker import Client
+from streamworker import App, Client
 from streamworker.core.errors import EnqueueRejected
 from streamworker.core.ids import JobIds
 from streamworker.core.states import Disposition
 from streamworker.request import Options, Request, new_job
 from streamworker.store import scripts
+from streamworker.worker import keeper as keeper_module
 from tests.apps import mirror_jobs
 from tests.postgres.stage import NAMESPACE, PATIENCE, Stage
 from tests.waiting import wait_until_async
@@ -192,9 +193,10 @@ async def test_a_job_that_ended_and_expired_before_the_mirror_read_it_is_not_res
     for job_id in ids:
         await stage.queue.caller.command("DEL", stage.keys.job(job_id), stage.keys.body(job_id))
 
+    _, planned = await command(stage, "reconcile", "--dry-run")
     _, done = await command(stage, "reconcile")
 
-    assert (done["restored"], done["ended"]) == ([], [])
+    assert (planned["restored"], done["restored"], done["ended"]) == ([], [], [])
     assert await stage.statuses() == {"succeeded": 2}
 
 
@@ -269,6 +271,27 @@ async def test_ids_that_run_backwards_cost_no_unread_event(stage: Stage) -> None
     async with stage.sql() as sql:
         found = await sql.fetch("SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[])", earlier)
     assert {row["id"] for row in found} == set(earlier)
+
+
+async def test_a_keeper_trims_the_log_only_while_no_mirror_is_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "EVENTS_BYTES", 1000)
+    for _ in range(300):
+        await stage.enqueue(1)
+    command, keys = stage.queue.caller.command, stage.keys
+    app = App("mirrored", redis_url=stage.server.url, namespace=NAMESPACE)
+    keeper = keeper_module.Keeper(app, "w")
+
+    await command("HSET", keys.policies, "mirror", "m1")
+    await keeper._trim_events()
+    kept = await stage.unread()
+    await command("HSET", keys.policies, "mirror", "off")
+    await keeper._trim_events()
+
+    assert kept == 300
+    assert await stage.unread() < 300
+    await keeper.close()
 
 
 async def test_at_the_bound_of_the_log_enqueue_is_refused_and_nothing_is_dropped(stage: Stage) -> None:

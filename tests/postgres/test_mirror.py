@@ -10,11 +10,14 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from streamworker.core.errors import PayloadTooLarge, SerializationError
 from streamworker.embedded_postgres import EmbeddedPostgres
 from streamworker.postgres.migrate import migrate
+from streamworker.request import Options, new_job
 from tests.postgres import tap
 from tests.postgres.stage import JOBS, PATIENCE, Probe, Stage
 from tests.servers import ServerFactory
@@ -163,3 +166,35 @@ async def test_the_mirror_waits_for_a_redis_that_is_away(stage: Stage) -> None:
     assert await stage.differences() == []
     async with stage.sql() as sql:
         assert await sql.fetchval("SELECT loss FROM streamworker.mirror_offsets") is None
+
+
+SQL = "'); DROP TABLE streamworker.jobs; --"
+HOSTILE: list[dict[str, Any]] = [
+    {"number": 0, "text": "a\x00b"},
+    {"number": 0, "text": SQL},
+    {"number": 0, "text": "\U0001f98a" * 60_000},
+    {"number": -(2**63), "float": 1e308, "text": "\\u0000 \u2028 \ufffe"},
+]
+
+
+async def test_hostile_data_is_stored_byte_for_byte_or_refused_in_the_producer(stage: Stage) -> None:
+    stage.mirror_that_is_on()
+    sent: dict[str, bytes] = {}
+    for number, args in enumerate(HOSTILE):
+        options = Options(key=f"{SQL} {number}", tenant="';--", correlation_id='"$1;--')
+        job = new_job("good", args, options)
+        sent[job.job_id] = job.envelope
+        await stage.queue.enqueuer.add(job)
+    for value in ("\ud800", float("nan"), 10**30, "x" * 300_000):
+        with pytest.raises((SerializationError, PayloadTooLarge)):
+            new_job("good", {"number": value}, Options())
+    stage.worker()
+    await wait_until_async(stage.settled, timeout=PATIENCE, what="all is over and mirrored")
+
+    async with stage.sql() as sql:
+        rows = await sql.fetch("SELECT id::text, payload, key, tenant, correlation_id FROM streamworker.jobs")
+        assert await sql.fetchval("SELECT count(*) FROM streamworker.mirror_refused") == 0
+    assert {row["id"]: row["payload"] for row in rows} == sent
+    assert {row["key"] for row in rows} == {f"{SQL} {number}" for number in range(len(HOSTILE))}
+    assert {(row["tenant"], row["correlation_id"]) for row in rows} == {("';--", '"$1;--')}
+    assert await stage.differences() == []

@@ -190,6 +190,17 @@ async def test_moves_that_come_late_are_kept_and_move_nothing_back(desk: Desk) -
     assert row["key"] == "mail:1"
 
 
+async def test_a_late_move_of_a_job_that_goes_on_moves_it_nowhere(desk: Desk) -> None:
+    journal = Journal()
+    first, second = journal.enqueued(JOB, p1=ENV), journal.entry(claimed(JOB))
+
+    await desk.write(second)
+    await desk.write(first)
+
+    row = await desk.job()
+    assert (row["status"], row["version"], row["task"]) == ("claimed", 2, "mail")
+
+
 @pytest.mark.parametrize("days", [0, 1])
 async def test_other_content_under_a_known_identity_is_kept_aside(desk: Desk, days: int) -> None:
     journal = Journal()
