@@ -22,6 +22,7 @@ from streamworker.core.ids import JobIds
 from streamworker.core.states import Disposition
 from streamworker.request import Options, Request, new_job
 from streamworker.store import scripts
+from streamworker.store.sync_queue import SyncQueue
 from streamworker.worker import keeper as keeper_module
 from tests.apps import mirror_jobs
 from tests.postgres.stage import NAMESPACE, PATIENCE, Stage
@@ -206,7 +207,9 @@ async def test_producers_are_refused_until_redis_is_restored(stage: Stage) -> No
     queue.caller.patience = 0.5
     await stage.enqueue(4)
     mirror.wait_for_log("mirroring")
-    await stage.enqueue(4)  # by now it knows the marker
+    blocking = SyncQueue(queue.settings, patience=0.5)
+    await stage.enqueue(3)  # by now it knows the marker, and so does the other
+    await asyncio.to_thread(blocking.place, [new_job("good", {"number": 0}, Options())])
     await mirrored(stage)
     mirror.kill()
 
@@ -215,6 +218,9 @@ async def test_producers_are_refused_until_redis_is_restored(stage: Stage) -> No
 
     with pytest.raises(EnqueueRejected, match="being restored"):
         await queue.enqueuer.add(job)
+    with pytest.raises(EnqueueRejected, match="being restored"):
+        await asyncio.to_thread(blocking.place, [job])
+    blocking.close()
     assert await queue.caller.command("KEYS", "*job:*") == []
     stage.mirror().wait_for_log("8 jobs restored", timeout=PATIENCE)
     placed = await wait_until_async(lambda: accepted(queue, job), what="enqueue is open again")
