@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -96,16 +97,19 @@ class Heartbeat:
     def _run(self) -> None:
         failures = 0
         pause = self._interval
+        heard = time.monotonic()
         while not self._stop.wait(pause):
             try:
                 self._beat()
-                failures, pause = 0, self._interval
+                failures, pause, heard = 0, self._interval, time.monotonic()
             except StreamworkerError as error:
                 self._link.close()  # a server that is no primary any more answers too (R42)
                 failures += 1
                 pause = min(self._interval, backoff(failures))
                 if failures == 1:
                     log.warning("heartbeat failed, trying again: %s", error)
+                if time.monotonic() - heard > self._settings.lease:
+                    self._in_loop(self._pump.out_of_touch)
             except Exception:
                 failures += 1
                 pause = min(self._interval, backoff(failures))
@@ -119,9 +123,12 @@ class Heartbeat:
     def _tell(self, asked: dict[str, int], answer: Answer) -> None:
         if self._stop.is_set():  # we have said good-bye, and that our key is gone is no news
             return
+        self._in_loop(self._pump.heard, asked, answer.lost, answer.cancelled)
+        if not answer.alive:
+            self._in_loop(self._on_session_lost)
+
+    def _in_loop(self, tell: Callable[..., None], *what: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._pump.heard, asked, answer.lost, answer.cancelled)
-            if not answer.alive:
-                self._loop.call_soon_threadsafe(self._on_session_lost)
+            self._loop.call_soon_threadsafe(tell, *what)
         except RuntimeError:  # the loop is closed: the worker is gone
             self._stop.set()

@@ -155,6 +155,16 @@ class Pump:
             else:
                 self._begin(running)
 
+    def out_of_touch(self) -> None:
+        """Redis has not answered for longer than a lease: what has an entity may not go on alone (D10).
+
+        The others finish, and settle if nobody has taken them over.
+        """
+        now = self._loop.time()
+        for running in self.holdings.running():
+            if " entity:" in running.claim.gates:
+                running.tell(Stop.OUT_OF_TOUCH, now)
+
     def session_lost(self) -> None:
         """The worker's key expired: claims would be refused until it has a new session."""
         self._resync()

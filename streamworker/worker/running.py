@@ -20,6 +20,7 @@ class Stop(StrEnum):
     CANCELLED = "cancelled"
     LOST = "lost"
     SHUTDOWN = "shutdown"
+    OUT_OF_TOUCH = "out_of_touch"
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from streamworker import App, Concurrency, Context, Dependency, Job, Rate, Retry
 from streamworker.ops import gates, inspect, tune
 from tests.integration.history import Observer
 from tests.integration.serving import serving
-from tests.servers import BenchServer
+from tests.servers import BenchServer, ServerFactory
 from tests.waiting import wait_until_async
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -274,3 +274,44 @@ async def test_the_desk_sees_who_holds_and_who_waits(app: App) -> None:
         (first.id, "runs", worker.id)
     ]
     assert [one["id"] for one in found["waiters"]] == [second.id]
+
+
+async def test_losing_redis_ends_only_what_holds_an_entity(
+    own_valkey: ServerFactory, namespace: str, valkey: BenchServer
+) -> None:
+    """D10: for the others it is enough that nobody takes them over."""
+    server = own_valkey()
+    app = App("cut", redis_url=server.url, namespace=namespace, lease="600ms")
+    ended: dict[str, str] = {}
+    release = asyncio.Event()
+
+    async def run(name: str) -> None:
+        try:
+            await release.wait()
+            ended[name] = "finished"
+        except asyncio.CancelledError:
+            ended[name] = "cancelled"
+            raise
+
+    @app.task(entity="order:{order_id}")
+    async def locked(ctx: Context, order_id: int) -> None:
+        running.add("locked")
+        await run("locked")
+
+    @app.task
+    async def free(ctx: Context) -> None:
+        running.add("free")
+        await run("free")
+
+    running: set[str] = set()
+    async with app, serving(app, grace=1):
+        await locked.enqueue(7)
+        await free.enqueue()
+        await wait_until_async(lambda: len(running) == 2, what="both run")
+        server.pause()
+        await wait_until_async(lambda: "locked" in ended, timeout=15, what="the one with an entity ended")
+        release.set()
+        await wait_until_async(lambda: "free" in ended, what="the other ended")
+        server.resume()
+
+    assert ended == {"locked": "cancelled", "free": "finished"}
