@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         JobFailed,
         JobMissing,
         JobNotFound,
+        LockBusy,
+        LockLost,
         OutcomeUnknown,
         PayloadTooLarge,
         PersistentError,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from streamworker.core.router import Route
     from streamworker.core.states import Disposition, ErrorClass, Status
     from streamworker.flow.dependency import DependencyCall
+    from streamworker.flow.locks import Lock
     from streamworker.request import JobView, Options, Request
     from streamworker.sync_client import SyncClient, SyncJob
     from streamworker.task import BadArguments, Call, Context, Task
@@ -74,6 +77,9 @@ __all__ = [
     "JobNotFound",
     "JobView",
     "Lane",
+    "Lock",
+    "LockBusy",
+    "LockLost",
     "Options",
     "OutcomeUnknown",
     "PayloadTooLarge",
@@ -106,8 +112,8 @@ _NAMES_OF = {
     "streamworker.client": "Client Job",
     "streamworker.core.errors": (
         "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected "
-        "IdempotencyConflict InvalidArgument JobFailed JobMissing JobNotFound OutcomeUnknown "
-        "PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
+        "IdempotencyConflict InvalidArgument JobFailed JobMissing JobNotFound LockBusy LockLost "
+        "OutcomeUnknown PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
         "ServerUnsuitable StreamworkerError TransientError UnknownTask"
     ),
     "streamworker.core.lane": "Lane",
@@ -117,6 +123,7 @@ _NAMES_OF = {
     "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
     "streamworker.flow.dependency": "DependencyCall",
+    "streamworker.flow.locks": "Lock",
     "streamworker.request": "JobView Options Request",
     "streamworker.sync_client": "SyncClient SyncJob",
     "streamworker.task": "BadArguments Call Context Task",

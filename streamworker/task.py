@@ -26,6 +26,7 @@ from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 if TYPE_CHECKING:  # a producer does not load what handlers use
     from streamworker.flow.dependency import Dependencies, DependencyCall
+    from streamworker.flow.locks import Lock, Locking, Locks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,8 @@ class Context:
     tick: datetime | None = None
     _log: logging.LoggerAdapter[logging.Logger] | None = field(default=None, repr=False)
     _dependencies: Dependencies | None = field(default=None, repr=False)
+    _locking: Locking | None = field(default=None, repr=False)
+    _locks: Locks | None = field(default=None, repr=False)
 
     def dependency(self, name: str) -> DependencyCall:
         """One call of a dependency of the app, as `async with ctx.dependency("carrier") as call:`.
@@ -65,10 +68,28 @@ class Context:
         that you made yourself, as in a test, every name has the default limits. Raises ConfigurationError.
         """
         if self._dependencies is not None:
-            return self._dependencies.call(name)
+            call = self._dependencies.call(name)
+            if self._locks is not None:
+                call.also = self._locks.slow_call
+            return call
         from streamworker.flow.dependency import DependencyCall
 
         return DependencyCall(name, Dependency())
+
+    def lock(self, name: str, *, ttl: Duration | None = None, wait: Duration = 10.0) -> Lock:
+        """A fenced lock for a part of the handler, as `async with ctx.lock(f"order:{order_id}") as lock:`.
+
+        `lock.token` is larger than every one before, for writes that refuse an older one. The lock is
+        renewed while it is held and dies with its holder after `ttl` (30 s, or the timeout if that is less).
+        A handler waits up to `wait` for it, then LockBusy is raised, which is transient; LockLost when it
+        could not be renewed. In a context that you made yourself the lock is always free. Raises
+        ConfigurationError for a ttl above the task's timeout.
+        """
+        if self._locks is None:
+            from streamworker.flow.locks import alone
+
+            self._locks = alone(self) if self._locking is None else self._locking.locks(self)
+        return self._locks.lock(name, ttl, wait)
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -149,6 +149,27 @@ class DependencyTimeout(TransientError):
         )
 
 
+class LockBusy(TransientError):
+    """`ctx.lock` waited in vain: another handler holds it. `left`: seconds for which it is held at least."""
+
+    code = "lock_busy"
+
+    def __init__(self, name: str, left: float) -> None:
+        self.name = name
+        self.left = left
+        super().__init__(f"another handler holds the lock {name!r}, for {left:g} s or more")
+
+
+class LockLost(TransientError):
+    """A lock went to somebody else, or nobody knows: it could not be renewed in its time."""
+
+    code = "lock_lost"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"the lock {name!r} was lost: it was not renewed in its time")
+
+
 class Cancel(StreamworkerError):
     """Raise it to end the job as `cancelled`: no retry and no dead letter. `why` is kept."""
 

@@ -43,12 +43,14 @@ class DependencyCall:
     (404) is an answer, so `ok`; a block that is cancelled from outside is not counted.
     """
 
-    __slots__ = ("_limits", "_scope", "_started", "_told", "name")
+    __slots__ = ("_limits", "_scope", "_started", "_told", "also", "name")
 
     def __init__(self, name: str, limits: Dependency, told: Told = _nobody) -> None:
         self.name = name
         self._limits = limits
         self._told = told
+        #: Told as well: the dependency's name, and how many seconds the call took.
+        self.also: Callable[[str, float], None] | None = None
         self._started = 0.0
         self._scope: anyio.CancelScope | None = None
 
@@ -103,7 +105,10 @@ class DependencyCall:
             self._count(result_of(error))
 
     def _count(self, result: Result) -> None:
-        self._told(self.name, result, time.monotonic() - self._started)
+        took = time.monotonic() - self._started
+        self._told(self.name, result, took)
+        if self.also is not None:
+            self.also(self.name, took)
 
 
 class Dependencies:

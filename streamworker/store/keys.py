@@ -54,6 +54,7 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("waiting", "hash", "none", "claim, settle, wake", "gates with waiters: how many in which lane"),
     KeySpec("bucket:<name>", "string", "a minute beyond being full", "claim",
             "tokens of a rate: level, time, period"),
+    KeySpec("lock:<name>", "string", "the lock's", "lock/acquire", "a handler's lock: holder, token"),
     KeySpec("timers", "zset", "none", "claim, settle, wake",
             "when a gate may open or a grant goes back (ms)"),
     KeySpec("dlq", "stream", "none", "finish, replay, discard", "dead letters"),
@@ -154,6 +155,10 @@ class Keys:
     def bucket(self, name: str) -> str:
         """The tokens of a rate."""
         return f"{self.tag}:bucket:{name}"
+
+    def lock(self, name: str) -> str:
+        """A handler's lock."""
+        return f"{self.tag}:lock:{name}"
 
     @property
     def waiting(self) -> str:

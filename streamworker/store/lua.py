@@ -132,5 +132,7 @@ def load(name: str) -> Script:
 
 @cache
 def names() -> tuple[str, ...]:
-    """All scripts, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.lua")))
+    """All scripts, sorted; those of a subfolder as `lock/acquire`."""
+    folder = _folder()
+    found = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.lua"))
+    return tuple(sorted(name for name in found if not name.startswith("fragments/")))

@@ -35,9 +35,14 @@ class Call:
 F = TypeVar("F", bound=Callable[..., Call])
 
 
+def script_name(wrapper: str) -> str:
+    """The script of a wrapper: `lock_acquire` is lua/lock/acquire.lua."""
+    return wrapper.replace("lock_", "lock/", 1) if wrapper.startswith("lock_") else wrapper
+
+
 def bound(wrapper: F) -> F:
     """Check a wrapper's parameters against the bindings of the script of the same name."""
-    name = wrapper.__name__
+    name = script_name(wrapper.__name__)
     terms = lua.contract(name)
     parameters = tuple(inspect.signature(wrapper).parameters)
     expected = (*terms.bindings, *(("rows",) if terms.rows else ()))
@@ -137,6 +142,21 @@ def tune(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument])
 @bound
 def declare(*, clock: str, lanes: str, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("declare"), (clock, lanes, *rows))
+
+
+@bound
+def lock_acquire(*, clock: str, name: str, holder: str, ttl_ms: int, floor: int) -> Call:
+    return Call(lua.load("lock/acquire"), (clock, name, holder, ttl_ms, floor))
+
+
+@bound
+def lock_extend(*, name: str, holder: str, ttl_ms: int) -> Call:
+    return Call(lua.load("lock/extend"), (name, holder, ttl_ms))
+
+
+@bound
+def lock_release(*, name: str, holder: str) -> Call:
+    return Call(lua.load("lock/release"), (name, holder))
 
 
 @bound

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from streamworker.app import App
 from streamworker.core import codec, durations
-from streamworker.core.errors import Cancel, InvalidArgument, classify, error_text
+from streamworker.core.errors import Cancel, InvalidArgument, TransientError, classify, error_text
 from streamworker.core.gates import regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
@@ -26,6 +26,7 @@ from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
 from streamworker.flow.dependency import Dependencies, Result, Told
+from streamworker.flow.locks import Locking
 from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
 from streamworker.worker.children import Died, Unloadable
@@ -89,6 +90,7 @@ class Runner:
         self._quiet = quiet
         self._called = called
         self._dependencies = Dependencies(app.dependencies, self._tell_call)
+        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of)
         self._said_here = False
         self._max_ages = {
             name: durations.to_ms(lane.max_age)
@@ -241,6 +243,7 @@ class Runner:
             self.state,
             task.moment(envelope.tick),
             _dependencies=self._dependencies,
+            _locking=self._locking,
         )
         current_correlation_id.set(context.correlation_id)
         if task.is_async:
@@ -252,6 +255,9 @@ class Runner:
         if error is not None:
             raise error
         return await value if inspect.isawaitable(value) else value
+
+    def _timeout_of(self, task: str) -> float:
+        return self._app.tasks[task].policy.timeout
 
     def _tell_call(self, dependency: str, result: Result, seconds: float) -> None:
         """A handler's call of a dependency ended; the handler may be in a thread."""
@@ -293,6 +299,9 @@ class Runner:
                 return Fail(ErrorClass.PERSISTENT, "cancelled", "cancelled while running", Reason.CANCELLED)
             case Stop.SHUTDOWN | Stop.LOST:
                 return Release(Reason.SHUTDOWN)
+            case Stop.OUT_OF_TOUCH:
+                text = "Redis did not answer for longer than the lease, so the job's entity may be another's"
+                return raised(TransientError(text, code="out_of_touch"), claim, task)
             case None:  # the handler raised CancelledError on its own account
                 return raised(RuntimeError("the handler cancelled itself"), claim, task)
 

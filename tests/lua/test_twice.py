@@ -195,6 +195,22 @@ def enqueue_at_the_turnstile(shard: Shard) -> scripts.Call:
     return scripts.enqueue(clock=shard.clock, rows=rows)
 
 
+def lock_acquire(shard: Shard) -> scripts.Call:
+    return scripts.lock_acquire(clock=shard.clock, name="order:7", holder="j:5", ttl_ms=60_000, floor=0)
+
+
+def lock_release(shard: Shard) -> scripts.Call:
+    shard.send(lock_acquire(shard))
+    return scripts.lock_release(name="order:7", holder="j:5")
+
+
+def lock_extend(shard: Shard) -> scripts.Call:
+    shard.send(lock_acquire(shard))
+    shard.redis("PERSIST", shard.keys.lock("order:7"))
+    shard.watchful = False
+    return scripts.lock_extend(name="order:7", holder="j:5", ttl_ms=60_000)
+
+
 def tune(shard: Shard) -> scripts.Call:
     _queue(shard)
     shard.tune("pause", "task:add")
@@ -379,6 +395,9 @@ CASES: dict[str, Arrange] = {
     "cancel: at a gate": _cancel_at_gates("j3"),
     "cancel: granted": _cancel_at_gates("j2"),
     "wake": wake,
+    "lock/acquire": lock_acquire,
+    "lock/extend": lock_extend,
+    "lock/release": lock_release,
     "tune": tune,
     "declare": declare,
 }

@@ -116,7 +116,7 @@ def test_no_command_shows_help_and_is_wrong_usage() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
-    [(["lnaes"], "lanes"), (["jobs", "shw", "x"], "show"), (["dlq", "repaly"], "replay")],
+    [(["lnes"], "lanes"), (["jobs", "shw", "x"], "show"), (["dlq", "repaly"], "replay")],
 )
 def test_an_unknown_command_suggests_the_nearest(arguments: list[str], hint: str) -> None:
     assert f"Did you mean '{hint}'?" in refused(*arguments, code=2)

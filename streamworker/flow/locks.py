@@ -1,0 +1,286 @@
+"""`ctx.lock("order:7")`: a fenced lock for a part of a handler.
+
+A lease cannot stop a handler that stands still (R59): what must not be overtaken checks the token, as a
+database does with `WHERE fence_token < token`. First a unique key, then a compare-and-set, a lock last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import anyio
+
+from streamworker.core import durations
+from streamworker.core.durations import Duration
+from streamworker.core.errors import (
+    ConfigurationError,
+    InvalidArgument,
+    LockBusy,
+    LockLost,
+    StreamworkerError,
+)
+from streamworker.store import scripts
+
+log = logging.getLogger("streamworker")
+
+#: Seconds that a lock lives without a renewal, unless the handler says otherwise or has less time.
+DEFAULT_TTL = 30.0
+#: Seconds that a handler waits for a lock by default.
+DEFAULT_WAIT = 10.0
+#: Seconds between two attempts to get a lock, at most.
+ASK_EVERY = 0.25
+#: Longest name that is kept as it is, in bytes; a longer one becomes `#` and 43 characters.
+MAX_NAME_BYTES = 44
+#: A call of a dependency that takes longer than this in a lock is warned of, in seconds.
+SLOW_CALL = 1.0
+
+_PLAIN = re.compile(r"[^\s\x00-\x1f\x7f-\x9f#][^\s\x00-\x1f\x7f-\x9f]*")
+
+#: Runs a script; raises ConnectionLost.
+Run = Callable[[scripts.Call], Awaitable[Any]]
+
+
+class Attempt(Protocol):
+    """Whose locks they are."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def task(self) -> str: ...
+
+
+class Locks:
+    """The locks of one attempt: whose they are, and how they reach Redis."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        holder: str,
+        task: str,
+        timeout: float,
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        """`holder`: job id and fence; `timeout`: of the attempt, in seconds; `loop`: where `run` works."""
+        self.run = run
+        self.holder = holder
+        self.task = task
+        self.timeout = timeout
+        self.loop = loop
+        self.held: list[Lock] = []
+
+    def lock(self, name: str, ttl: Duration | None, wait: Duration) -> Lock:
+        """Raises ConfigurationError, DurationError or InvalidArgument for what cannot work."""
+        if not name:
+            raise InvalidArgument("lock", name, 'names what it is about, such as f"order:{order_id}"')
+        seconds = min(DEFAULT_TTL, self.timeout) if ttl is None else durations.parse(ttl, what="lock: ttl")
+        if seconds > self.timeout:
+            raise ConfigurationError(
+                f"lock {name!r}: its ttl ({seconds:g} s) is above the timeout of task {self.task} "
+                f"({self.timeout:g} s), so a dead holder would block others for longer than it may run"
+            )
+        if seconds <= 0:
+            raise ConfigurationError(f"lock {name!r}: its ttl must be above 0")
+        return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"))
+
+    def slow_call(self, dependency: str, seconds: float) -> None:
+        """A call of a dependency ended; a lock that was held meanwhile is warned of, once for each task."""
+        if not self.held or seconds < SLOW_CALL or self.task in _warned:
+            return
+        _warned.add(self.task)
+        log.warning(
+            "task %s held the lock %r through a call of %s that took %.1f s: others wait so long. "
+            "Call first and lock what you write, or use a unique key or a version column instead",
+            self.task,
+            self.held[-1].name,
+            dependency,
+            seconds,
+        )
+
+
+class Locking:
+    """Makes the locks of a process's attempts, when the first is asked for."""
+
+    def __init__(self, run: Run, timeout_of: Callable[[str], float]) -> None:
+        """`timeout_of` a task, in seconds."""
+        self._run = run
+        self._timeout_of = timeout_of
+        self._loop = asyncio.get_running_loop()
+
+    def locks(self, attempt: Attempt) -> Locks:
+        return Locks(
+            self._run,
+            holder=f"{attempt.job_id}:{attempt.fence}",
+            task=attempt.task,
+            timeout=self._timeout_of(attempt.task),
+            loop=self._loop,
+        )
+
+
+async def _always_free(call: scripts.Call) -> Any:
+    return [b"OK", b"1"] if call.script.name == "lock/acquire" else b"OK"
+
+
+def alone(attempt: Attempt) -> Locks:
+    """The locks of a context that somebody made, as in a test: nobody else wants any."""
+    holder = f"{attempt.job_id}:{attempt.fence}"
+    return Locks(_always_free, holder=holder, task=attempt.task, timeout=float("inf"), loop=None)
+
+
+#: Tasks that were warned of in this process.
+_warned: set[str] = set()
+
+
+class Lock:
+    """One lock, as `async with ctx.lock(...) as lock`, or `with` in a plain function.
+
+    While it is held it is renewed at every third of its time. When it is lost the block is cancelled and
+    LockLost is raised; in a plain function `check()` raises it.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_key",
+        "_locks",
+        "_lost",
+        "_renewing",
+        "_scope",
+        "_wait",
+        "name",
+        "token",
+        "ttl",
+    )
+
+    def __init__(self, locks: Locks, name: str, ttl: float, wait: float) -> None:
+        self.name = name
+        #: Larger than every token that was given before; for writes that refuse an older one.
+        self.token = 0
+        self.ttl = ttl
+        self._key = key_of(name)
+        self._locks = locks
+        self._wait = wait
+        self._deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
+        self._lost = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    def check(self) -> None:
+        """Raise LockLost if the lock is not ours any more."""
+        if self._lost or (self.token and time.monotonic() >= self._deadline):
+            raise LockLost(self.name)
+
+    async def acquire(self) -> None:
+        """Take the lock. Raises LockBusy after the wait, ConnectionLost."""
+        give_up = time.monotonic() + self._wait
+        while True:
+            sent = time.monotonic()
+            word, value = await self._locks.run(
+                scripts.lock_acquire(
+                    clock="", name=self._key, holder=self._locks.holder, ttl_ms=self._ttl_ms, floor=0
+                )
+            )
+            if word == b"OK":
+                self.token, self._deadline, self._lost = int(value), sent + self.ttl, False
+                self._locks.held.append(self)
+                self._renewing = asyncio.get_running_loop().create_task(self._renew())
+                return
+            left = int(value) / 1000
+            pause = min(ASK_EVERY, left, give_up - time.monotonic())
+            if pause <= 0:
+                raise LockBusy(self.name, left)
+            await asyncio.sleep(pause)
+
+    async def release(self) -> None:
+        """Free the lock, if it is still ours; an error of Redis's leaves it to its ttl."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        if self in self._locks.held:
+            self._locks.held.remove(self)
+        with anyio.move_on_after(self.ttl, shield=True):  # R20
+            try:
+                reply = await self._locks.run(scripts.lock_release(name=self._key, holder=self._locks.holder))
+                if reply != b"OK":
+                    self._lost = True
+            except StreamworkerError as error:
+                log.warning("lock %r was not released and will run out: %s", self.name, error)
+
+    @property
+    def _ttl_ms(self) -> int:
+        return max(1, round(self.ttl * 1000))
+
+    async def _renew(self) -> None:
+        while True:
+            left = self._deadline - time.monotonic()
+            await asyncio.sleep(max(0.0, min(self.ttl / 3, left)))
+            sent = time.monotonic()
+            if sent >= self._deadline:
+                return self._lose()
+            try:
+                async with asyncio.timeout(self._deadline - sent):
+                    reply = await self._locks.run(
+                        scripts.lock_extend(name=self._key, holder=self._locks.holder, ttl_ms=self._ttl_ms)
+                    )
+            except (StreamworkerError, TimeoutError):
+                continue  # until its time is over: nobody else can have it before
+            if reply != b"OK":
+                return self._lose()
+            self._deadline = sent + self.ttl
+
+    def _lose(self) -> None:
+        self._lost = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._scope is not None
+        scope, self._scope = self._scope, None
+        scope.__exit__(kind, error, trace)
+        await self.release()
+        if scope.cancelled_caught:
+            raise LockLost(self.name)
+
+    def _wait_for(self, step: Coroutine[Any, Any, None]) -> None:
+        """Run a step from a thread that is not the loop's."""
+        if self._locks.loop is None:
+            asyncio.run(step)
+        else:
+            asyncio.run_coroutine_threadsafe(step, self._locks.loop).result()
+
+    def __enter__(self) -> Self:
+        self._wait_for(self.acquire())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = self._lost
+        self._wait_for(self.release())
+        if lost and error is None:
+            raise LockLost(self.name)
+
+
+def key_of(name: str) -> str:
+    """The name as it stands in a key: itself if it is short and plain, else a digest."""
+    data = name.encode()
+    if len(data) <= MAX_NAME_BYTES and _PLAIN.fullmatch(name):
+        return name
+    return "#" + urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")

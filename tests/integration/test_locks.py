@@ -1,0 +1,181 @@
+"""`ctx.lock`: one handler at a time, with a token, and told when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from streamworker import App, ConfigurationError, Context, Dependency, InvalidArgument, Retry
+from streamworker.flow import locks
+from streamworker.store.keys import Keys
+from tests.integration.serving import failure, serving
+from tests.servers import BenchServer, async_client
+from tests.waiting import wait_until_async
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+async def app(valkey: BenchServer, namespace: str) -> AsyncIterator[App]:
+    async with App(
+        "locks", redis_url=valkey.url, namespace=namespace, dependencies={"carrier": Dependency()}
+    ) as app:
+        yield app
+
+
+async def test_one_handler_at_a_time_and_tokens_grow(app: App) -> None:
+    inside, tokens = 0, []
+
+    @app.task
+    async def write(ctx: Context, order_id: int) -> None:
+        nonlocal inside
+        async with ctx.lock(f"order:{order_id}") as lock:
+            inside += 1
+            assert inside == 1
+            tokens.append(lock.token)
+            await asyncio.sleep(0.005)
+            inside -= 1
+
+    async with serving(app):
+        for job in await app.enqueue_many(write.call(7) for _ in range(10)):
+            await job.result(20)
+
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 10
+
+
+async def test_a_plain_function_may_lock(app: App) -> None:
+    inside: list[int] = []
+
+    @app.task
+    def write(ctx: Context) -> int:
+        with ctx.lock("report") as lock:
+            inside.append(1)
+            assert len(inside) == 1
+            inside.pop()
+            return lock.token
+
+    async with serving(app):
+        tokens = [await job.result(20) for job in await app.enqueue_many(write.call() for _ in range(6))]
+
+    assert len(set(tokens)) == 6
+
+
+async def test_who_waits_in_vain_is_told_and_tried_again(app: App) -> None:
+    release = asyncio.Event()
+
+    @app.task
+    async def hold(ctx: Context) -> None:
+        async with ctx.lock("x"):
+            await release.wait()
+
+    @app.task(retry=Retry.never())
+    async def want(ctx: Context) -> None:
+        async with ctx.lock("x", wait="50ms"):
+            pass
+
+    async with serving(app):
+        first = await hold.enqueue()
+        await wait_until_async(lambda: _held(app), what="the lock is held")
+        error = await failure(await want.enqueue())
+        release.set()
+        await first.result(10)
+
+    assert (error.error_class, error.code) == ("transient", "lock_busy")
+
+
+async def _held(app: App) -> bool:
+    return bool(await app.queue().caller.command("EXISTS", app.queue().keys.lock("x")))
+
+
+async def test_a_lock_that_is_lost_ends_its_block(app: App, valkey: BenchServer, namespace: str) -> None:
+    began = asyncio.Event()
+
+    @app.task(retry=Retry.never(), timeout="20s")
+    async def hold(ctx: Context) -> None:
+        async with ctx.lock("x", ttl="300ms"):
+            began.set()
+            await asyncio.sleep(20)
+
+    async with serving(app), async_client(valkey.url) as redis:
+        job = await hold.enqueue()
+        await began.wait()
+        await redis.set(Keys(namespace).lock("x"), "other:1 9", px=10_000)
+        error = await failure(job)
+
+    assert error.code == "lock_lost"
+
+
+async def test_a_lock_lives_on_while_it_is_held(app: App) -> None:
+    @app.task
+    async def hold(ctx: Context) -> bool:
+        async with ctx.lock("x", ttl="200ms") as lock:
+            await asyncio.sleep(0.7)
+            lock.check()
+            return await _held(app)
+
+    async with serving(app):
+        assert await (await hold.enqueue()).result(10) is True
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ttl": "30s"}, ConfigurationError),
+        ({"ttl": "0s"}, ConfigurationError),
+        ({"name": ""}, InvalidArgument),
+    ],
+)
+async def test_locks_that_cannot_be_meant_are_refused(
+    app: App, options: dict[str, Any], error: type[Exception]
+) -> None:
+    seen: list[Exception] = []
+
+    @app.task(timeout="20s", retry=Retry.never())
+    async def hold(ctx: Context) -> None:
+        try:
+            ctx.lock(options.pop("name", "x"), **options)
+        except Exception as found:
+            seen.append(found)
+
+    async with serving(app):
+        await (await hold.enqueue()).result(10)
+
+    assert isinstance(seen[0], error)
+
+
+async def test_a_lock_through_a_slow_call_is_warned_of_once(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(locks, "SLOW_CALL", 0.01)
+    monkeypatch.setattr(locks, "_warned", set())
+
+    @app.task
+    async def send(ctx: Context) -> None:
+        async with ctx.lock("x"), ctx.dependency("carrier"):
+            await asyncio.sleep(0.02)
+
+    with caplog.at_level(logging.WARNING, "streamworker"):
+        async with serving(app):
+            for job in await app.enqueue_many(send.call() for _ in range(2)):
+                await job.result(10)
+
+    assert sum("through a call of carrier" in record.message for record in caplog.records) == 1
+
+
+async def test_a_context_of_a_tests_own_has_every_lock(app: App) -> None:
+    context = Context("j", "send", "j", 1, 1, "normal", None, "c")
+
+    async with context.lock("x") as lock:
+        assert lock.token == 1
+
+    def plain() -> int:
+        own = Context("j", "send", "j", 1, 1, "normal", None, "c")
+        with own.lock("x") as lock:
+            return lock.token
+
+    assert await asyncio.to_thread(plain) == 1
