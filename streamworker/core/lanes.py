@@ -58,12 +58,14 @@ class State:
     """What is remembered between claims. `State()` is the beginning.
 
     `owed`: starts that a lane is behind its share (below zero: ahead). `idle`: lanes that had nothing more
-    when they were last asked. `phase`: claims of a lane, modulo 4.
+    when they were last asked. `phase`: claims of a lane, modulo 4. `emptied`: those of `idle` that the last
+    claim asked.
     """
 
     owed: Mapping[str, float] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     phase: Mapping[str, int] = field(default_factory=dict)
+    emptied: frozenset[str] = frozenset()
 
     def woken(self, lanes: Collection[str] | None = None) -> State:
         """The state after word that these lanes (None: all) may have work again."""
@@ -114,13 +116,19 @@ def eligible(slots: Slots, in_flight: Mapping[str, int]) -> list[str]:
 
 
 def plan(
-    slots: Slots, state: State, in_flight: Mapping[str, int], limit: int, *, under_way: Sequence[Plan] = ()
+    slots: Slots,
+    state: State,
+    in_flight: Mapping[str, int],
+    limit: int,
+    *,
+    under_way: Sequence[Plan] = (),
+    without: Collection[str] = (),
 ) -> Plan:
     """Say what to claim next; pure, O(lanes).
 
     `in_flight` counts the jobs held by lane; a lane's own reserved slots are used first. `limit` bounds the
     claims of this call. `under_way` are the plans of calls without an answer: every slot that one of them may
-    fill, in whichever lane, counts as taken.
+    fill, in whichever lane, counts as taken. The lanes of `without` are not asked.
     """
     free_of, borrowed_of = {}, {}
     shared = slots.shared
@@ -140,6 +148,8 @@ def plan(
             shared -= max(0, taken - free_of[row.lane])
             free_of[row.lane] = max(0, free_of[row.lane] - taken)
     shared = max(shared, 0)
+    for lane in without:
+        free_of.pop(lane, None)
     limit = max(0, min(limit, shared + sum(free_of.values())))
     if not limit:
         return Plan(0, 0, (), slots)
@@ -150,6 +160,8 @@ def plan(
     behind: dict[str, float] = {}
     order: list[tuple[float, float, str]] = []
     for lane, weight in slots.weight.items():
+        if lane in without:
+            continue
         owed = state.owed.get(lane, 0.0)
         borrowed = borrowed_of[lane]
         # What a lane would hold by its weight beside the lanes that have work.
@@ -205,7 +217,8 @@ def charge(state: State, plan: Plan, taken: Mapping[str, int]) -> State:
     phase = dict(state.phase)
     for lane, count in taken.items():
         phase[lane] = (phase.get(lane, 0) + count) % PHASES
-    return State(owed, (state.idle - busy) | empty if state.idle or empty else state.idle, phase)
+    idle = (state.idle - busy) | empty if state.idle or empty else state.idle
+    return State(owed, idle, phase, frozenset(empty))
 
 
 def _divide(

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from streamworker.core import lanes as lane_plan
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan, Slots
 from streamworker.worker.holdings import Holdings
 
+#: Seconds for which a lane that had nothing is passed over while another one has work: with one slot, to ask
+#: it in each call would cost the server two reads a job. A job that comes meanwhile is served as if it had
+#: come so much later.
+PASSED_OVER = 0.002
+
 
 class Planner:
     """Plans claims for one worker's slots, as far as they are free."""
 
-    def __init__(self, lanes: Mapping[str, Lane], concurrency: int, holdings: Holdings) -> None:
+    def __init__(
+        self,
+        lanes: Mapping[str, Lane],
+        concurrency: int,
+        holdings: Holdings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.concurrency = concurrency
         self._lanes = lanes
         self._declared = self._slots = Slots.of(lanes, concurrency)
         #: How long the jobs that came last from each lane with `aging` had waited, in ms.
         self._ages = {name: 0 for name, lane in lanes.items() if lane.aging is not None}
         self._state = lane_plan.State()
+        self._emptied: dict[str, float] = {}  # when each lane was last asked in vain
         self._holdings = holdings
         self._paused: frozenset[str] = frozenset()
+        self._clock = clock
 
     def woken(self, lanes: Collection[str] | None = None) -> None:
         """These lanes (None: all) may have work again."""
@@ -46,26 +61,43 @@ class Planner:
         """None of these lanes had work when it was last asked."""
         return self._state.idle.issuperset(lanes)
 
+    def free(self, asked: int) -> int:
+        """Slots that are free beside `asked`, the claims that calls under way may bring."""
+        return self.concurrency - self._holdings.busy_slots - asked
+
     def next(self, under_way: Sequence[Plan | None], asked: int, *, idle_too: bool) -> Plan | None:
         """What to claim beside these calls, which may bring `asked` claims; None: nothing.
 
         Lanes that had nothing when last asked are not asked alone, unless `idle_too`: the reader hears of
         what comes, and the next call that asks another lane asks them as well.
         """
-        free = self.concurrency - self._holdings.busy_slots - asked
+        free = self.free(asked)
         if free <= 0:
             return None
         plans = [plan for plan in under_way if plan is not None]
-        plan = lane_plan.plan(self._slots, self._state, self._holdings.busy, free, under_way=plans)
+        without = () if idle_too else self._passed_over()
+        plan = lane_plan.plan(
+            self._slots, self._state, self._holdings.busy, free, under_way=plans, without=without
+        )
         if not idle_too and self.empty([row.lane for row in plan.rows]):
             return None
         if not under_way and free * 4 > self.concurrency * 3:
             plan = plan.half()  # the other half is left to the next call, so that two are under way
         return plan if plan.limit > 0 else None
 
+    def _passed_over(self) -> Collection[str]:
+        """Lanes that had nothing a moment ago, and of which nothing was heard since."""
+        idle = self._state.idle
+        if not idle:
+            return ()
+        since = self._clock() - PASSED_OVER
+        return [lane for lane in idle if self._emptied.get(lane, since) > since]
+
     def charge(self, plan: Plan, taken: Mapping[str, int], claims: Iterable[Claim] = ()) -> None:
         """Note what each lane got of a plan, and by its claims how old its jobs are."""
         self._state = lane_plan.charge(self._state, plan, taken)
+        if self._state.emptied:
+            self._emptied.update(dict.fromkeys(self._state.emptied, self._clock()))
         if self._ages:
             self._note_ages(taken, claims)
 

@@ -10,7 +10,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane
 from streamworker.worker.holdings import Holdings
-from streamworker.worker.planner import Planner
+from streamworker.worker.planner import PASSED_OVER, Planner
 
 LANES = {"fast": Lane(weight=4), "slow": Lane(weight=1, aging="1s")}
 
@@ -96,3 +96,92 @@ def test_no_lane_ages_unless_it_asks_for_it() -> None:
     turn(some, claim("slow", 10**9))
 
     assert part(some) == pytest.approx(1 / 5, abs=0.02)
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+ONE_SLOT = {"often": Lane(weight=4), "rare": Lane(weight=1)}
+
+
+def asked(planner: Planner) -> list[str]:
+    """The lanes that the next plan names."""
+    plan = planner.next([], 0, idle_too=False)
+    return sorted(row.lane for row in plan.rows) if plan is not None else []
+
+
+def found_empty(hand: Hand) -> Planner:
+    """A planner of one slot whose lane `rare` gave something, and `often` nothing, just now."""
+    some = Planner(ONE_SLOT, 1, Holdings(ONE_SLOT), clock=hand)
+    plan = some.next([], 0, idle_too=False)
+    assert plan is not None
+    rows = tuple(row._replace(quota=1) for row in plan.rows)
+    some.charge(replace(plan, rows=rows), {"often": 0, "rare": 1})
+    return some
+
+
+def test_a_lane_that_had_nothing_is_passed_over_for_a_moment() -> None:
+    hand = Hand()
+    some = found_empty(hand)
+
+    assert asked(some) == ["rare"]
+    hand.now += PASSED_OVER
+    assert asked(some) == ["often", "rare"]
+
+
+def test_what_is_claimed_meanwhile_does_not_prolong_the_moment() -> None:
+    hand = Hand()
+    some = found_empty(hand)
+
+    for _ in range(9):
+        hand.now += PASSED_OVER / 10
+        plan = some.next([], 0, idle_too=False)
+        assert plan is not None
+        some.charge(plan, {"rare": 1})
+
+    hand.now += PASSED_OVER / 5
+    assert asked(some) == ["often", "rare"]
+
+
+@pytest.mark.parametrize("lanes", [["often"], None])
+def test_a_lane_with_news_is_asked_at_once(lanes: list[str] | None) -> None:
+    some = found_empty(Hand())
+
+    some.woken(lanes)
+
+    assert asked(some) == ["often", "rare"]
+
+
+def test_a_lane_is_not_passed_over_when_no_other_has_work() -> None:
+    hand = Hand()
+    some = found_empty(hand)
+    plan = some.next([], 0, idle_too=False)
+    assert plan is not None
+
+    some.charge(plan, {"rare": 0})
+
+    assert asked(some) == []  # the reader hears of both
+    both = some.next([], 0, idle_too=True)
+    assert both is not None
+    assert sorted(row.lane for row in both.rows) == ["often", "rare"]
+
+
+def test_the_slots_of_a_lane_that_is_passed_over_are_not_given_away() -> None:
+    lanes = {"often": Lane(weight=4, reserved=2), "rare": Lane(weight=1)}
+    some = Planner(lanes, 8, Holdings(lanes), clock=Hand())
+    first = some.next([], 0, idle_too=False)
+    assert first is not None
+    some.charge(first, {"often": 0, "rare": 3})
+
+    plan = some.next([], 0, idle_too=False)
+
+    assert plan is not None
+    assert [row.lane for row in plan.rows] == ["rare"]
+    assert plan.limit <= plan.shared <= 6
