@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import hiredis
@@ -137,24 +138,38 @@ class _Replies(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                _, future = waiting.popleft()
+                _, waiter = waiting.popleft()
                 if isinstance(reply, Exception):
                     _count(self._link.errors, reply)
                 else:
                     good = True
-                if future.done():  # the caller was cancelled: its reply is read and dropped (R19)
+                if not isinstance(waiter, asyncio.Future):
+                    self._tell(waiter, reply)
+                    continue
+                if waiter.done():  # the caller was cancelled: its reply is read and dropped (R19)
                     continue
                 if isinstance(reply, Exception):
-                    future.set_exception(reply)
+                    waiter.set_exception(reply)
                 else:
-                    future.set_result(reply)
+                    waiter.set_result(reply)
             if good:
                 self._link.last_reply = time.monotonic()
         except Exception as error:  # not Redis at the other end, or an answer nobody asked for
             self._link._break(ConnectionLost(f"unreadable answer: {error}"))
 
+    def _tell(self, told: Told, reply: Any) -> None:
+        try:
+            told(reply)
+        except Exception as error:  # a fault of the caller, not of the connection
+            context = {"message": "a reply could not be taken", "exception": error, "protocol": self}
+            asyncio.get_running_loop().call_exception_handler(context)
+
     def connection_lost(self, error: Exception | None) -> None:
         self._link._break(_lost(self._link.url, error or ConnectionError("closed by the server")))
+
+
+#: Is given the reply to a call, or the error that it ended with.
+Told = Callable[[Any], None]
 
 
 def _reply_error(message: str) -> Exception:
@@ -175,7 +190,7 @@ class Link:
         self.timeout = timeout
         self.last_reply = 0.0  # monotonic seconds of the last reply that was no error; for readiness (R42)
         self.errors: dict[str, int] = {}  # lost connections and error replies by kind, since the start
-        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[float, asyncio.Future[Any] | Told]] = deque()
         self._transport: asyncio.Transport | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -229,8 +244,22 @@ class Link:
         Raises ConnectionLost when there is no connection, or only the parent process has it, and WrongLoop in
         another event loop: then nothing was sent.
         """
-        transport = self._transport
-        if transport is None or self._loop is None:
+        future: asyncio.Future[Any] = self._usable().create_future()
+        self._put(future, arguments)
+        return future
+
+    def post(self, told: Told, *arguments: Argument) -> None:
+        """As `send`, with no turn of the loop between the reply and who waits for it.
+
+        `told` is given the reply or the error, once; a lost connection in a turn of its own, so never before
+        this returns.
+        """
+        self._usable()
+        self._put(told, arguments)
+
+    def _usable(self) -> asyncio.AbstractEventLoop:
+        """The loop of the connection, if it can be used here and now."""
+        if self._transport is None or self._loop is None:
             raise ConnectionLost(f"not connected to {redact(self.url)}")
         if self._pid != os.getpid():
             raise ConnectionLost(
@@ -240,12 +269,14 @@ class Link:
             raise WrongLoop(
                 f"the connection to {redact(self.url)} belongs to another event loop (R27): use it there only"
             )
-        future = self._loop.create_future()
-        self._waiting.append((self._loop.time(), future))
-        transport.write(hiredis.pack_command(cast(Any, arguments)))
+        return self._loop
+
+    def _put(self, waiter: asyncio.Future[Any] | Told, arguments: tuple[Argument, ...]) -> None:
+        loop = cast(asyncio.AbstractEventLoop, self._loop)
+        self._waiting.append((loop.time(), waiter))
+        cast(asyncio.Transport, self._transport).write(hiredis.pack_command(cast(Any, arguments)))
         if self._watch is None:
-            self._watch = self._loop.call_later(self.timeout, self._check_age)
-        return future
+            self._watch = loop.call_later(self.timeout, self._check_age)
 
     async def call(self, *arguments: Argument) -> Any:
         """Send one command and await its reply."""
@@ -307,11 +338,15 @@ class Link:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        waiting, self._waiting = self._waiting, deque()
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # retrieved: a caller that is gone makes no noise
+        waiting = list(self._waiting)
+        self._waiting.clear()  # a reply that was read with others already belongs to nobody now
+        for _, waiter in waiting:
+            if not isinstance(waiter, asyncio.Future):
+                with contextlib.suppress(RuntimeError):  # its loop may be closed
+                    cast(asyncio.AbstractEventLoop, self._loop).call_soon(waiter, error)
+            elif not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # retrieved: a caller that is gone makes no noise
 
 
 class Opens(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from streamworker.store.connection import REPLY_TIMEOUT, Argument, Link, NoScript, SyncLink
+from streamworker.store.connection import REPLY_TIMEOUT, Argument, Link, NoScript, SyncLink, Told
 from streamworker.store.lua import Script
 from streamworker.store.scripts import Call
 from streamworker.testing.clock import HandClock
@@ -32,6 +32,9 @@ class HandLink(Link):
             future.set_result([str(seconds).encode(), str(ms * 1000).encode()])
             return future
         return self._write(*arguments)
+
+    def post(self, told: Told, *arguments: Argument) -> None:
+        self.send(*arguments).add_done_callback(lambda future: told(future.exception() or future.result()))
 
     def _write(self, *arguments: Argument) -> asyncio.Future[Any]:
         return super().send(*arguments)

@@ -14,8 +14,9 @@ class Holdings:
 
     def __init__(self, lanes: Iterable[str]) -> None:
         self.by_job: dict[str, Running] = {}
-        #: Slots in use by lane.
+        #: Slots in use, by lane and in all.
         self.busy: dict[str, int] = dict.fromkeys(lanes, 0)
+        self.busy_slots = 0
         #: Entries of claims whose outcome Redis refuses: not held, and not offered, so recovery gets them.
         self._abandoned: set[Entry] = set()
         #: The job with strikes that runs in the quarantine child (D22).
@@ -24,10 +25,6 @@ class Holdings:
         self.apart_over = asyncio.Event()
         #: The job with strikes that runs while nothing else does, where there can be no child.
         self.alone: Running | None = None
-
-    @property
-    def busy_slots(self) -> int:
-        return sum(self.busy.values())
 
     def take(self, running: Running, now: float) -> None:
         """Hold a new claim; an older one of the same job is lost, and its handler is ended (D6)."""
@@ -44,11 +41,13 @@ class Holdings:
         """Its handler runs."""
         if not running.apart:
             self.busy[running.claim.lane] += 1
+            self.busy_slots += 1
 
     def vacate(self, running: Running) -> None:
         """Its handler has ended."""
         if not running.apart:
             self.busy[running.claim.lane] -= 1
+            self.busy_slots -= 1
         self.no_slot(running)
 
     def no_slot(self, running: Running) -> None:

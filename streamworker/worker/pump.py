@@ -52,6 +52,7 @@ class Pump:
         start: Callable[[Running], bool],
     ) -> None:
         self.session = session
+        self._tag = session.keys.tag
         self.holdings = Holdings(lanes)
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
@@ -59,9 +60,9 @@ class Pump:
         self.on_exchange: Callable[[list[Running], list[bytes], list[Running], dict[str, int]], None] | None
         self.on_exchange = None
         self._settings = settings
-        self._planner = Planner(lanes, concurrency, self.holdings)
-        self._start = start
         self._loop = asyncio.get_running_loop()
+        self._planner = Planner(lanes, concurrency, self.holdings, clock=self._loop.time)
+        self._start = start
         self._outbox: list[Running] = []
         self._marks: list[Running] = []
         self._offers: list[Entry] = []
@@ -110,7 +111,10 @@ class Pump:
         """A slot is free."""
         self._changed.set()
         self.holdings.vacate(running)
-        self.kick()
+        if (
+            running.outcome is not None
+        ):  # else its outcome follows at once, and is sent with a claim for the slot
+            self.kick()
 
     def mark(self, running: Running) -> None:
         """A job runs long enough for a start mark (D20)."""
@@ -266,10 +270,14 @@ class Pump:
 
     def _launch(self) -> bool:
         """Send what there is to send; False when there is nothing, or no connection."""
+        asked = sum([flight.limit for flight in self._flights])
+        told = self._outbox or self._marks or self._offers or self._quarantine
+        if not told and self._planner.free(asked) <= 0:
+            return False
         settled = fitting(self._outbox[: self._row_limit])
         room = self._row_limit - len(settled)
         marked = [running for running in self._marks[:room] if running.outcome is None]
-        plan, quarantine = self._what_to_claim()
+        plan, quarantine = self._what_to_claim(asked)
         if not (settled or marked or self._offers or plan or quarantine):
             self._marks.clear()
             return False
@@ -294,7 +302,7 @@ class Pump:
         self._flights.append(flight)
         return self._send(flight, "EVALSHA", call.script.sha)
 
-    def _what_to_claim(self) -> tuple[Plan | None, str | None]:
+    def _what_to_claim(self, asked: int) -> tuple[Plan | None, str | None]:
         """A plan and the lane whose quarantine is read, as far as there is either."""
         if not self._claiming or self.holdings.alone is not None:
             return None, None
@@ -305,32 +313,31 @@ class Pump:
         if any(flight.quarantine for flight in self._flights):
             quarantine = None
         under_way = [flight.plan for flight in self._flights]
-        asked = sum([flight.limit for flight in self._flights])
         return self._planner.next(under_way, asked, idle_too=bool(self._offers)), quarantine
 
     def _send(self, flight: Flight, command: str, script: str) -> bool:
         """Whether it could be sent; if not, a new session is on its way."""
         try:
-            reply = self.session.link.send(command, script, 1, self.session.keys.tag, *flight.call.argv)
+            self.session.link.post(
+                partial(self._answered, flight), command, script, 1, self._tag, *flight.call.argv
+            )
         except ConnectionLost as error:
             self._failed(flight, error)
             return False
-        reply.add_done_callback(partial(self._answered, flight))
         return True
 
     # --- answers
 
-    def _answered(self, flight: Flight, reply: asyncio.Future[Any]) -> None:
+    def _answered(self, flight: Flight, reply: Any) -> None:
         if flight not in self._flights:  # given up on when the session was raised
             return
-        error = reply.exception()
-        if error is None:
+        if not isinstance(reply, Exception):
             self._flights.remove(flight)
-            self._accept(flight, *reply.result())
-        elif isinstance(error, NoScript):
+            self._accept(flight, *reply)
+        elif isinstance(reply, NoScript):
             self._send(flight, "EVAL", flight.call.script.text)
         else:
-            self._failed(flight, error)
+            self._failed(flight, reply)
 
     def _accept(self, flight: Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
         self._changed.set()

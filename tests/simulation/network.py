@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost
-from streamworker.store.connection import REPLY_TIMEOUT, Argument, Link, ReplyError
+from streamworker.store.connection import REPLY_TIMEOUT, Argument, Link, ReplyError, Told
 from tests.simulation.loop import HOST, Host, VirtualLoop, outside
 from tests.simulation.redis import RealRedis
 
@@ -99,6 +99,9 @@ class SimLink(Link):
             self.watching = True
             self.network.loop.call_later(self.timeout, self._check_answers, self.life)
         return future
+
+    def post(self, told: Told, *arguments: Argument) -> None:
+        self.send(*arguments).add_done_callback(lambda future: told(future.exception() or future.result()))
 
     def abort(self) -> None:
         self.broken(ConnectionLost("closed"))

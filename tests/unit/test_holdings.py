@@ -9,6 +9,7 @@ from typing import Any, cast
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane
 from streamworker.settings import Settings
+from streamworker.store.connection import Told
 from streamworker.store.keys import Keys
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.pump import Pump
@@ -60,14 +61,13 @@ async def test_what_the_reader_names_late_is_not_offered_while_it_runs() -> None
     calls: list[str] = []
     sent = asyncio.Event()
 
-    def send(*words: Any) -> asyncio.Future[Any]:
+    def post(told: Told, *words: Any) -> None:
         calls.append(str(words))
         sent.set()
-        return asyncio.get_running_loop().create_future()
 
     async def renew() -> None: ...
 
-    link = SimpleNamespace(send=send)
+    link = SimpleNamespace(post=post)
     session = SimpleNamespace(renew=renew, link=link, worker="w", number=3, keys=Keys("test"))
     pump = Pump(Settings("test"), LANES, 4, cast(Session, session), start=lambda running: True)
     await pump.open()
