@@ -12,7 +12,7 @@
 --   L release   gates, envelope                -> queued, the attempt given back; `gates` if the reason is regated
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
 -- own, recovered or died; a recovery also names the version and, in place of `started_ago`, the lease that it
--- judged, and finds both unchanged and the lease run out (D6).
+-- judged: another is a claim that lives again (D6).
 -- died is the owner's word that the process which ran the handler is dead, and nobody else with it (D22).
 local HEAD = '^(%a) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 local SUCCESS = '^S (%d+) (%d+) (%S+)$'
@@ -96,8 +96,8 @@ local function settle_mark(rec, started_ago)
   return 'OK'
 end
 
-local function judged_before(rec, version, lease)  -- whether it was renewed or moved since, or is alive (D6)
-  return tonumber(rec.lease) > now or rec.version ~= tonumber(version) or rec.lease ~= lease
+local function judged_before(rec, version, lease)  -- whether it has moved or was renewed since (D6)
+  return rec.version ~= tonumber(version) or rec.lease ~= lease
 end
 
 local function settle_row(head, id, raw, text, env)

@@ -51,7 +51,7 @@ def recover(shard: Shard, judged: Candidate, outcome: Retry | Fail) -> str:
     job = shard.jobs.get(judged.job_id)
     if job is None or not _owned(job, judged.fence):
         return _refusal(job, judged.fence)
-    if job.lease_until > shard.now or (job.version, job.lease_until) != (judged.version, judged.lease_until):
+    if (job.version, job.lease_until) != (judged.version, judged.lease_until):
         return "STALE"
     job.strikes += 1
     if job.status == Status.CLAIMED:

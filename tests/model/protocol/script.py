@@ -15,6 +15,7 @@ from tests.model.protocol.state import (
     EDGES,
     FAIL,
     FAILED_TERMINAL,
+    LIVE,
     NO_ENTRY,
     NOBODY,
     NONE,
@@ -205,7 +206,9 @@ class Script:
             draft.set_aside(job, recorded=0, deadline=NONE)
         candidate = draft.candidates[job]
         if job in self._moved and candidate is not None:
-            draft.candidates[job] = candidate._replace(fresh=False)
+            draft.candidates[job] = candidate._replace(
+                fresh=False, renewed=candidate.renewed or record.lease == LIVE
+            )
         if job in self._outcomes:
             bit = 1 << self._outcomes[job]
             recorded = draft.asides[job].recorded

@@ -73,11 +73,9 @@ def recover(script: Script, job: int, judged: Candidate) -> str:
     record = script.load(job)
     if record is None or record.status not in HELD or record.fence != judged.fence:
         return "STALE"
-    if script.rules.lease and record.lease == LIVE:
-        return "STALE"
     if script.rules.version and not judged.fresh:
         return "STALE"
-    if script.rules.judged_lease and judged.renewed:
+    if script.rules.lease and judged.renewed:
         return "STALE"
     if record.lease == LIVE:
         script.draft.blame(f"job {job} was recovered while its lease was live")

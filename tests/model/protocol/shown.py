@@ -44,8 +44,6 @@ SHOWN = {
     "list_after": _shown("loss", "was recovered from worker 0, which lives"),
     "give_back": _shown("group", "its entry is gone before its time"),
     "lease": _shown("pause", "was recovered while its lease was live"),
-    "version": _shown("pause+pause", "was judged as claimed and recovered as processing"),
-    "judged_lease": _shown("one-job+pause+outage", "was recovered from worker 0, which lives"),
     "outage": _shown("outage", "was recovered from worker 0, which lives"),
     "carry": _shown("deletion", "and its worker has the envelope", RETRY),
     "repair": _shown("deletion", "and not all is over"),
@@ -59,6 +57,7 @@ SHOWN = {
 #: Rules that are missed only when another one is missing too, which does their work: a second line.
 COVERED = {
     "offer_once": ("older_session", _shown("one-job+read+loss", "was given it again")),
+    "version": ("lease", _shown("pause+pause", "was judged as claimed and recovered as processing")),
     "processing": ("abandon", _shown("refusal", "is given again as if it had not")),
 }
 
