@@ -14,7 +14,7 @@ local left = tonumber(limit)
 local shared_left = tonumber(shared)
 local holding = worker .. ' ' .. session
 local lease_until = format('%d', now + lease_ms)
-local fence
+local fence, last_fence
 local left_alone = 0
 local pausing = false                    -- whether anything is paused
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
@@ -31,7 +31,7 @@ end
 
 local function new_claim(rec)            -- D4: the fence survives a flush and stays below 2^53
   if not fence then
-    fence = math.max(tonumber(redis.call('GET', FENCE) or '0'), now * 1024 - 1)
+    fence = math.max(tonumber(last_fence or '0'), now * 1024 - 1)
   end
   fence = fence + 1
   rec.fence, rec.lease = format('%d', fence), lease_until
@@ -219,7 +219,7 @@ end
 local function claim_jobs()              -- D5: without this session, a late call finds nothing
   if redis.call('HGET', WORKER .. worker, 'session') ~= session then return 'NOSESSION' end
   turn_most = math.max(turn_most, tonumber(limit))
-  pausing = redis.call('HGET', tag .. ':policies', 'pauses')
+  last_fence, pausing = unpack(redis.call('MGET', FENCE, tag .. ':pauses'))
   local verdict = 'OK'
   if pausing then
     for _, row in ipairs(order) do

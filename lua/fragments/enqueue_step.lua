@@ -24,7 +24,7 @@ local function decide(id, task, lane, env, extra)
   if seen_ids[id] then return seen_ids[id] end
   local known = redis.call('GET', JOB .. id)
   if known then return match(known, '\ndi=([^\n]*)') or 'ACCEPTED' end
-  local row = { id = id, task = task, lane = lane, env = env, at = now_text }
+  local row = { id = id, task = task, lane = lane, env = env, at = now_text, plain = extra == '' }
   if extra ~= '' then
     local delay, window
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer,
@@ -49,26 +49,28 @@ local function decide(id, task, lane, env, extra)
   return row.due and 'SCHEDULED ' .. row.due or 'ACCEPTED'
 end
 
-local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
-  if row.due then
-    redis.call('HSET', BODY .. row.id, 'env', row.env)
-    redis.call('ZADD', SCHEDULE, row.due, row.id)
-    bump('scheduled:' .. row.lane, 1)
-    return '-'
+local function queue_up(row)             -- where it stands: gates and turnstile may have a say
+  if (row.gates or '') ~= '' and string.find(row.gates, ' entity:', 1, true) then open_gates().arrive(row) end
+  if not row.parked and (row.tenant or '') ~= '' then    -- D15
+    row.behind = not open_turnstile().admit(turnstile.of(row.lane, row.tenant), turn_most)
   end
-  if row.parked then
-    redis.call('HSET', BODY .. row.id, 'env', row.env)
-    bump('parked:' .. row.lane, 1)
-    return 'g:' .. row.parked
-  end
-  local stream = LANE .. row.lane
-  if row.behind then stream = stream .. ':turn:' .. row.tenant end
-  local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
-  bump((row.behind and 'turned:' or 'queued:') .. row.lane, 1)
-  return (row.behind and 't:' or 'a:') .. entry
 end
 
-local function write_record(row, entry)
+local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
+  if row.due or row.parked then
+    redis.call('HSET', BODY .. row.id, 'env', row.env)
+    if row.due then redis.call('ZADD', SCHEDULE, row.due, row.id) end
+    bump((row.due and 'scheduled:' or 'parked:') .. row.lane, 1)
+    return row.due and '-' or 'g:' .. row.parked
+  end
+  local kind, place, stream = 'a:', 'queued:', LANE .. row.lane
+  if row.behind then kind, place, stream = 't:', 'turned:', stream .. ':turn:' .. row.tenant end
+  local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
+  bump(place .. row.lane, 1)
+  return kind .. entry
+end
+
+local function lines_of(row)             -- what its record says beyond the first line
   local more = ''
   local function set(name, value)
     if value and value ~= '' then more = more .. '\n' .. name .. '=' .. value end
@@ -88,6 +90,11 @@ local function write_record(row, entry)
     set('du', row.due)
     set('di', 'SCHEDULED ' .. row.due)
   end
+  return more
+end
+
+local function write_record(row, entry)
+  local more = row.plain and '' or lines_of(row)
   -- The record last: until it is there, its key counts as free and its deadline names nobody.
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
@@ -111,12 +118,7 @@ end
 local function write_accepted()
   for i = 1, #accepted do
     local row = accepted[i]
-    if (row.gates or '') ~= '' and not row.due and string.find(row.gates, ' entity:', 1, true) then
-      open_gates().arrive(row)
-    end
-    if not row.due and not row.parked and (row.tenant or '') ~= '' then                -- D15
-      row.behind = not open_turnstile().admit(turnstile.of(row.lane, row.tenant), turn_most)
-    end
+    if not row.plain and not row.due then queue_up(row) end
   end
   if turnstile then turnstile.write() end
   if gates then gates.write() end

@@ -5,7 +5,7 @@
 -- A rate has no holders that run: its members were promised one of its tokens.
 -- `waiting` counts who waits at each gate, by lane: `lane n lane n`.
 local GATE, WAITING_AT, WAITERS = tag .. ':gate:', tag .. ':waiting:', tag .. ':waiting'
-local POLICIES, TIMERS = tag .. ':policies', tag .. ':timers'
+local POLICIES, TIMERS, PAUSES = tag .. ':policies', tag .. ':timers', tag .. ':pauses'
 local LOCK = { entity = true, concurrency = true }       -- kinds with holders that run
 local by_name, in_order = {}, {}
 local lists, policies = {}, {}
@@ -131,7 +131,7 @@ local pauses_changed = false
 local function paused(scope)
   if not pauses then
     pauses = {}
-    for name, state, till, more in string.gmatch(policy('pauses') or '', '(%S+) (%l+) (%d+)([^\n]*)') do
+    for name, state, till, more in string.gmatch(redis.call('GET', PAUSES) or '', '(%S+) (%l+) (%d+)([^\n]*)') do
       pauses[name] = { state = state, till = tonumber(till), more = more }
     end
   end

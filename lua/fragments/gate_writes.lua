@@ -56,7 +56,7 @@ local function write_gates()
     if gate.rewrite then write_bucket(gate) end
     if gate.recount and gate.total > 0 then redis.call('HSET', WAITERS, gate.name, count_text(gate)) end
   end
-  if pauses_changed and next(pauses) then redis.call('HSET', POLICIES, 'pauses', pauses_text()) end
+  if pauses_changed and next(pauses) then redis.call('SET', PAUSES, pauses_text()) end
   if last_place then redis.call('HSET', STATS, 'places', format('%d', last_place)) end
 end
 
@@ -70,7 +70,7 @@ local function clean_gates()
     end
     if gate.recount and gate.total == 0 then redis.call('HDEL', WAITERS, gate.name) end
   end
-  if pauses_changed and not next(pauses) then redis.call('HDEL', POLICIES, 'pauses') end
+  if pauses_changed and not next(pauses) then redis.call('DEL', PAUSES) end
   local _, gone = split(timers)
   in_chunks('ZREM', TIMERS, gone)
 end

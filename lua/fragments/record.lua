@@ -8,10 +8,10 @@
 -- One GET and one SET a job: a hash cost more than twice the instructions (docs/decisions/0009).
 -- A record that cannot be read comes back with `bad = true`.
 
--- With the depth counter of its jobs; of those that wait, the first letter of their entry says it.
-local HELD = { claimed = 'in_flight:', processing = 'in_flight:' }
-local WAITING = { queued = true, retry_scheduled = true }
-local PLACES = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', ['-'] = 'scheduled:' }
+-- With the depth counter of its jobs; of those that wait, by the first letter of the record's entry.
+local HELD, WAITING = { claimed = 'in_flight:', processing = 'in_flight:' }, {}
+WAITING.queued = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', ['-'] = 'scheduled:' }
+WAITING.retry_scheduled = WAITING.queued
 local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
 local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)(.*)$'
 local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
@@ -38,7 +38,8 @@ local function counters_of(text)         -- status and the five small numbers of
 end
 
 local function place(status, en)         -- the depth counter that counts a record now; none when it is over
-  return WAITING[status] and PLACES[sub(en, 1, 1)] or HELD[status]
+  local waits = WAITING[status]
+  return waits and waits[sub(en, 1, 1)] or HELD[status]
 end
 
 local function token_of(rec)

@@ -84,7 +84,7 @@ async def gate(queue: Queue, name: str) -> dict[str, Any]:
         for job_id, place in _pairs(await command("ZRANGE", key, 0, LISTED - 1, "WITHSCORES")):
             queued.append((int(place), lane, job_id.decode()))
     queued.sort()
-    paused = read_pauses((await command("HGET", queue.keys.policies, "pauses") or b"").decode())
+    paused = read_pauses((await command("GET", queue.keys.pauses) or b"").decode())
     return {
         "gate": name,
         "kind": kind,

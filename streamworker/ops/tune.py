@@ -130,12 +130,12 @@ async def _tune(queue: Queue, actor: str, verb: str, name: str, value: str, reas
 
 async def pauses(queue: Queue) -> list[Pause]:
     """What is paused or opens again, by scope."""
-    text = await queue.caller.command("HGET", queue.keys.policies, "pauses")
+    text = await queue.caller.command("GET", queue.keys.pauses)
     return read_pauses((text or b"").decode())
 
 
 def read_pauses(text: str) -> list[Pause]:
-    """From the field `pauses` of `policies`."""
+    """From the key `pauses`."""
     found = []
     for line in text.splitlines():
         scope, state, until, by, since, *reason = line.split(" ", 5)

@@ -55,6 +55,7 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("bucket:<name>", "string", "a minute beyond being full", "claim",
             "tokens of a rate: level, time, period"),
     KeySpec("lock:<name>", "string", "the lock's", "lock/acquire", "a handler's lock: holder, token"),
+    KeySpec("pauses", "string", "none", "tune, wake", "what is paused: scope, state, until, who, since, why"),
     KeySpec("timers", "zset", "none", "claim, settle, wake",
             "when a gate may open or a grant goes back (ms)"),
     KeySpec("dlq", "stream", "none", "finish, replay, discard", "dead letters"),
@@ -163,6 +164,10 @@ class Keys:
     @property
     def waiting(self) -> str:
         return f"{self.tag}:waiting"
+
+    @property
+    def pauses(self) -> str:
+        return f"{self.tag}:pauses"
 
     @property
     def timers(self) -> str:

@@ -131,15 +131,17 @@ def test_all_gates_or_none(shard: Shard) -> None:
     assert waiters(shard, "concurrency:b") == ["j"]
 
 
-def test_arrivals_do_not_overtake_waiters(shard: Shard) -> None:
-    fill(shard, "a", "b")
+@pytest.mark.parametrize("gate", ["entity:order:7", "concurrency:g"])
+def test_arrivals_do_not_overtake_waiters(shard: Shard, gate: str) -> None:
+    gates = f"0 {gate}" if gate.startswith("entity") else f"0 {gate}|1"
+    fill(shard, "a", "b", gates=gates)
     (a,) = shard.claim()
-    fill(shard, "c")
+    fill(shard, "c", gates=gates)
 
     shard.exchange(("S " + str(a.fence) + " 0 returned", "a", b""), limit=5)
 
-    assert holders(shard) == {"b": "granted"}
-    assert waiters(shard) == ["c"]
+    assert holders(shard, gate) == {"b": "granted"}
+    assert waiters(shard, gate) == ["c"]
 
 
 def test_one_entity_runs_in_the_order_of_arrival(shard: Shard) -> None:
@@ -201,8 +203,9 @@ def test_a_delayed_job_takes_its_place_when_its_time_has_come(shard: Shard) -> N
     assert (a.job_id, b.job_id, ids(shard.claim())) == ("a", "b", ["later"])
 
 
-def test_a_retry_comes_back_to_its_first_place(shard: Shard) -> None:
-    fill(shard, "a", "b", "c")
+@pytest.mark.parametrize("gates", [LOCK, "0 concurrency:g|1"])
+def test_a_retry_comes_back_to_its_first_place(shard: Shard, gates: str) -> None:
+    fill(shard, "a", "b", "c", gates=gates)
     (a,) = shard.claim()
     shard.settle(a, RETRY)
     (b,) = shard.claim()
@@ -595,3 +598,14 @@ def test_a_parked_job_that_is_still_scheduled_stays_parked(shard: Shard) -> None
     shard.watchful = True
 
     shard.check("b", place="entity:order:7")
+
+
+def test_an_arrival_does_not_take_a_free_entity_for_which_others_wait(shard: Shard) -> None:
+    """Somebody has to give it to them; here that is `repair`, after an error took the holder away."""
+    fill(shard, "a", "b")
+    shard.tampered |= {"a", "b"}
+    shard.redis("ZREM", f"{shard.keys.tag}:gate:entity:order:7", "a")
+
+    fill(shard, "c")
+
+    shard.check("c", place="entity:order:7")

@@ -19,6 +19,7 @@ WRITES = "fragments/gate_writes.lua"
 TURN = "fragments/turnstile.lua"
 CLAIM = "fragments/claim_step.lua"
 FINISH = "fragments/finish.lua"
+ENQUEUE = "fragments/enqueue_step.lua"
 SETTLE = "fragments/settle_step.lua"
 
 MUTATIONS = [
@@ -32,16 +33,23 @@ MUTATIONS = [
              test_gates.test_a_blocked_job_waits_without_slot_and_attempt),
     Mutation(WAIT, "  if room(gate, word) >= 1 then return not someone_earlier(gate, rec) end",
              "  if room(gate, word) >= 1 then return true end",
-             test_gates.test_arrivals_do_not_overtake_waiters),
+             of(test_gates.test_arrivals_do_not_overtake_waiters, "concurrency:g")),
     Mutation(WAIT, "place ~= nil and (not mine or place < mine)", "place ~= nil and mine and place < mine",
              test_gates_tune.test_arrivals_do_not_overtake_those_who_waited_for_the_pause),
     Mutation(WAIT, "      place_of(rec)                      -- a retry", "      -- a retry",
-             test_gates.test_a_retry_comes_back_to_its_first_place),
+             of(test_gates.test_a_retry_comes_back_to_its_first_place, "0 concurrency:g|1")),
     Mutation(WAIT, "word.kind == 'entity' and 1 or", "word.kind == 'entity' and 2 or",
-             test_gates.test_a_blocked_job_waits_without_slot_and_attempt),
-    Mutation(WAIT, "before[word.name] = not found and LOCK[word.kind] and gate.kind ~= 'pause' or nil",
-             "before[word.name] = nil",
+             of(test_gates.test_a_retry_comes_back_to_its_first_place, test_gates.LOCK)),
+    Mutation(WAIT, "    local stays = not found or", "    local stays = false and",
              test_gates.test_a_job_that_is_stopped_later_keeps_the_locks_before_and_gives_back_the_rest),
+    Mutation(WAIT, "word.kind == 'entity' and gate.kind == 'rate'", "false",
+             test_gates.test_an_entity_stays_with_who_waits_for_a_token),
+    Mutation(WAIT, " and (gate.total == 0 or not next_up(gate)) then", " or true then",
+             test_gates.test_a_blocked_job_waits_without_slot_and_attempt),
+    Mutation(WAIT, " and (gate.total == 0 or not next_up(gate)) then", " then",
+             test_gates.test_an_arrival_does_not_take_a_free_entity_for_which_others_wait),
+    Mutation(ENQUEUE, "open_gates().arrive(row) end", "end",
+             test_gates.test_the_order_of_an_entity_does_not_hang_on_who_looks_first),
     Mutation(WAIT, "if victim then wait_at(victim, envelope(victim), gate) end", "if false then",
              test_gates.test_the_earlier_place_takes_over_a_later_grant_that_is_not_claimed),
     Mutation(WAIT, "  if not mine then return false end\n", "  mine = mine or 0\n",

@@ -232,10 +232,10 @@ MUTATIONS = [
     Mutation(CLAIM, "for pass = 1, 2 do", "for pass = 1, 1 do",
              test_plan.test_the_second_pass_goes_on_with_the_phase_of_the_first),
     # --- fences (D4)
-    Mutation(CLAIM, "math.max(tonumber(redis.call('GET', FENCE) or '0'), now * 1024 - 1)",
-             "tonumber(redis.call('GET', FENCE) or '0')",
+    Mutation(CLAIM, "math.max(tonumber(last_fence or '0'), now * 1024 - 1)",
+             "tonumber(last_fence or '0')",
              test_fences.test_fences_grow_though_the_counter_is_lost),
-    Mutation(CLAIM, "math.max(tonumber(redis.call('GET', FENCE) or '0'), now * 1024 - 1)",
+    Mutation(CLAIM, "math.max(tonumber(last_fence or '0'), now * 1024 - 1)",
              "now * 1024 - 1",
              test_fences.test_fences_follow_the_clock_and_never_fall),
     Mutation("fragments/commit.lua", "if fence then redis.call('SET', FENCE,",
