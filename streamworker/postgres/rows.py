@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -173,34 +174,22 @@ class MoveRow(NamedTuple):
         )
 
 
+#: Columns of `job_transitions` as `move_records` gives them.
 MOVE_COLUMNS = (
-    Column("job_id", "uuid"),
-    Column("epoch", "integer"),
-    Column("version", "integer"),
-    Column("from_status", "text"),
-    Column("to_status", "text"),
-    Column("at", "ms", "at_ms"),
-    Column("attempt", "integer"),
-    Column("starts", "integer"),
-    Column("strikes", "integer"),
-    Column("fence", "bigint"),
-    Column("reason", "text"),
-    Column("worker", "text"),
-    Column("script", "text"),
-    Column("error_class", "text"),
-    Column("error_code", "text"),
-    Column("error", "text"),
-    Column("due_at", "ms", "due_ms"),
-    Column("policy", "text"),
-    Column("facts", "text"),
+    *("day", "job_id", "epoch", "version", "from_status", "to_status", "at", "attempt", "starts", "strikes"),
+    *(
+        "fence",
+        "reason",
+        "worker",
+        "script",
+        "error_class",
+        "error_code",
+        "error",
+        "due_at",
+        "policy",
+        "facts",
+    ),
 )
-
-#: Moves that are new; one that is there already stays.
-INSERT_MOVES = f"""
-INSERT INTO streamworker.job_transitions (day, {_names(MOVE_COLUMNS)})
-SELECT (to_timestamp(u.at::float8 / 1000) AT TIME ZONE 'UTC')::date, {_values(MOVE_COLUMNS)}
-FROM {_unnest(MOVE_COLUMNS, 1)} ON CONFLICT DO NOTHING
-"""  # noqa: S608
 
 #: What makes two rows of one identity the same move.
 IDENTITY = ("job_id", "epoch", "version")
@@ -228,11 +217,11 @@ INSERT INTO streamworker.operator_actions (namespace, shard, at, actor, action, 
 VALUES ($1, $2, to_timestamp($3::float8 / 1000), $4, $5, $6, $7) ON CONFLICT DO NOTHING
 """
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _job_values = attrgetter(*(each.attribute for each in JOB_COLUMNS))
 _fill_values = attrgetter(*(each.attribute for each in _FILL_COLUMNS))
 content_of = attrgetter(*CONTENT)
 identity_of = attrgetter(*IDENTITY)
-assert tuple(each.attribute for each in MOVE_COLUMNS) == MoveRow._fields
 
 
 def job_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any]]:
@@ -245,6 +234,22 @@ def fill_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any]]:
     return list(zip(*map(_fill_values, rows), strict=True))
 
 
-def move_arrays(rows: Iterable[MoveRow]) -> list[Sequence[Any]]:
-    """The arguments of INSERT_MOVES."""
-    return list(zip(*rows, strict=True))
+def move_records(rows: Iterable[MoveRow]) -> list[tuple[Any, ...]]:
+    """Rows of `job_transitions` for COPY. With arrays, asyncpg asks of each element whether it is an array.
+
+    Many rows share their moment, which is made once.
+    """
+    moments: dict[int, datetime] = {}
+    records = []
+    for row in rows:
+        at = moments.get(row.at_ms)
+        if at is None:
+            at = moments[row.at_ms] = moment(row.at_ms)
+        due = moment(row.due_ms) if row.due_ms is not None else None
+        records.append((at.date(), *row[:5], at, *row[6:16], due, *row[17:]))
+    return records
+
+
+def moment(ms: int) -> datetime:
+    """A time in ms since the epoch. Raises OverflowError beyond the year 9999."""
+    return _EPOCH + timedelta(milliseconds=ms)

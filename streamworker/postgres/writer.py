@@ -177,9 +177,14 @@ class Writer:
                 rows.UPSERT_JOBS, offset.namespace, *rows.job_arrays(jobs.values())
             )
             moves = [MoveRow.of(step.move, step.parts.get("x")) for step in new]
-            done = await self._connection.execute(rows.INSERT_MOVES, *rows.move_arrays(moves))
+            await self._connection.copy_records_to_table(
+                "job_transitions",
+                schema_name="streamworker",
+                columns=rows.MOVE_COLUMNS,
+                records=rows.move_records(moves),
+            )
             written.jobs += len(jobs)
-            written.moves += int(done.rsplit(" ", 1)[1])
+            written.moves += len(moves)
             if late := {step.move.job_id for step in found.late if step.move.from_status is None}:
                 filled = [jobs[job_id] for job_id in sorted(late)]
                 await self._connection.execute(rows.FILL_JOBS, offset.namespace, *rows.fill_arrays(filled))
@@ -196,15 +201,17 @@ class Writer:
             for job_id, epoch, version, status in await self._connection.fetch(rows.KNOWN_JOBS, ids)
         }
         doubtful: list[Step] = []
-        for step in (step for moves in steps for step in moves):
-            move = step.move
-            epoch, version, status = known.get(move.job_id, (-1, 0, ""))
-            if (move.epoch, move.version) <= (epoch, version):
-                doubtful.append(step)
-            elif move.epoch == epoch and status in _FINAL:
-                found.differing.append(step)
-            else:
-                found.fresh.append(step)
+        for moves in steps:
+            epoch, version, status = known.get(moves[0].move.job_id, (-1, 0, ""))
+            for step in moves:
+                move = step.move
+                if (move.epoch, move.version) <= (epoch, version):
+                    doubtful.append(step)
+                elif move.epoch == epoch and status in _FINAL:
+                    found.differing.append(step)
+                else:
+                    found.fresh.append(step)
+                    epoch, version, status = move.epoch, move.version, move.to_status
         if doubtful:
             await self._compare(doubtful, found)
         return found
@@ -215,11 +222,17 @@ class Writer:
         for row in await self._connection.fetch(rows.STORED_MOVES, ids):
             values = tuple(row)
             stored.setdefault(values[:3], []).append(values[3:])
+        of_doubtful = set(ids)
+        for step in found.fresh:  # what this very batch has of the same jobs counts as stored
+            if step.move.job_id in of_doubtful:
+                move = MoveRow.of(step.move, None)
+                stored.setdefault(identity_of(move), []).append(content_of(move))
         for step in doubtful:
             move = MoveRow.of(step.move, None)
             there = stored.get(identity_of(move))
             if there is None:
                 found.late.append(step)
+                stored[identity_of(move)] = [content_of(move)]
             elif content_of(move) in there:
                 found.known += 1
             else:

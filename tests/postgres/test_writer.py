@@ -217,6 +217,24 @@ async def test_other_content_under_a_known_identity_is_kept_aside(desk: Desk, da
     assert "differ" in desk.offset.loss
 
 
+async def test_one_batch_may_contradict_or_repeat_itself(desk: Desk) -> None:
+    journal = Journal()
+    claim = journal.entry(claimed(JOB))
+
+    written = await desk.write(
+        journal.enqueued(JOB, p1=ENV),
+        claim,
+        claim,
+        journal.entry(claimed(JOB, fence=8)),
+        journal.entry(succeeded(JOB)),
+        journal.entry(f"{JOB} claimed queued 0 1 0 5 0 0 0 shutdown fence=9"),
+    )
+
+    assert (written.moves, written.known, written.differing, written.refused) == (4, 1, 2, 0)
+    assert await desk.moves() == LIFE
+    assert await desk.count("mirror_conflicts") == 2
+
+
 async def test_nothing_moves_a_job_that_has_ended_but_a_new_epoch(desk: Desk) -> None:
     journal = Journal()
     await desk.write(journal.enqueued(JOB), journal.entry(claimed(JOB)), journal.entry(succeeded(JOB)))
