@@ -10,6 +10,7 @@ from streamworker.core import durations
 from streamworker.core.job import Record
 from streamworker.ops import inspect, server_checks
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
+from streamworker.ops.mirror_checks import mirror
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
@@ -64,7 +65,7 @@ async def examine(
     found += [workers(depths, sorted(known), alive), schedule(queue, depths, bool(alive))]
     found += counters(queue, depths, sorted(known))
     found += [quarantine(depths, sorted(known)), dead_letters(depths), await records(queue)]
-    return found
+    return found + await mirror(queue)
 
 
 def worst(findings: Sequence[Finding]) -> Severity:

@@ -45,10 +45,12 @@ class Journal:
             flat += [name.encode(), value]
         return b"%d-%d" % (self.at_ms, number), flat
 
-    def enqueued(self, *ids: str, facts: str = "", **parts: bytes) -> tuple[bytes, list[bytes]]:
+    def enqueued(
+        self, *ids: str, facts: str = "", after_ms: int = 1, **parts: bytes
+    ) -> tuple[bytes, list[bytes]]:
         """New jobs of task `mail` in lane `normal`."""
         lines = [f"{each} + mail normal{facts}" for each in ids]
-        return self.entry(*lines, script="enqueue", actor="-", parts=parts)
+        return self.entry(*lines, script="enqueue", actor="-", after_ms=after_ms, parts=parts)
 
 
 def claimed(job: str, *, attempt: int = 1, version: int = 2, epoch: int = 0, fence: int = 7) -> str:

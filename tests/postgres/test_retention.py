@@ -1,0 +1,61 @@
+"""What is too old goes, and nothing that is open goes with it."""
+
+from __future__ import annotations
+
+import datetime
+
+import asyncpg
+
+from streamworker.core.ids import new_job_id
+from streamworker.postgres import offsets
+from streamworker.postgres.batch import Batch
+from streamworker.postgres.retention import prune
+from streamworker.postgres.writer import Writer
+from tests.postgres.journal import NOON, Journal, claimed, succeeded
+
+DAY_MS = 86_400_000
+
+
+async def test_old_days_and_jobs_that_ended_before_go_and_the_rest_stays(sql: asyncpg.Connection) -> None:
+    offset = await offsets.begin(sql, "shop", 0, "marker")
+    old_over, old_open, young = (
+        new_job_id(now_ms=NOON + days * DAY_MS, random=number.to_bytes(8))
+        for number, days in enumerate((0, 0, 9))
+    )
+    batch, journal = Batch(), Journal()
+    for entry in (
+        journal.enqueued(old_over, old_open),
+        journal.entry(claimed(old_over)),
+        journal.entry(succeeded(old_over)),
+        journal.enqueued(young, after_ms=9 * DAY_MS),
+        journal.entry(claimed(young)),
+        journal.entry(succeeded(young)),
+    ):
+        batch.add(*entry)
+    await Writer(sql, "m").write(batch, offset)
+    now = datetime.datetime.fromtimestamp(NOON / 1000 + 10 * 86_400, datetime.UTC)
+
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=now)
+    again = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=now)
+
+    assert ([str(day) for day in pruned.days], pruned.jobs) == (["2026-07-24"], 1)
+    assert (again.days, again.jobs) == ((), 0)
+    jobs = await sql.fetch("SELECT id::text FROM streamworker.jobs")
+    assert {row["id"] for row in jobs} == {old_open, young}
+    moves = await sql.fetch("SELECT DISTINCT job_id::text AS id FROM streamworker.job_transitions")
+    assert {row["id"] for row in moves} == {young}
+
+
+async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connection) -> None:
+    offset = await offsets.begin(sql, "bank", 0, "marker")
+    batch, journal = Batch(), Journal()
+    job = new_job_id(now_ms=NOON, random=bytes(8))
+    for entry in (journal.enqueued(job), journal.entry(claimed(job)), journal.entry(succeeded(job))):
+        batch.add(*entry)
+    await Writer(sql, "m").write(batch, offset)
+
+    later = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=later)
+
+    assert pruned.jobs == 0
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.jobs") == 1
