@@ -40,7 +40,9 @@ async def mirror(queue: Queue) -> list[Finding]:
     if entries and await _age_ms(queue) > BEHIND_MS:
         return [
             warning(
-                "mirror", f"{found}, behind by more than a minute", "is `streamworker mirror run` running?"
+                "mirror",
+                f"{found}, behind by more than a minute",
+                "see that `streamworker mirror run` is running",
             )
         ]
     return [ok("mirror", found)]
