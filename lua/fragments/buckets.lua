@@ -6,14 +6,19 @@
 local SPARE_MS = 60000                   -- how much longer a full bucket stays, for clocks that are put back
 
 local function rate_of(word)
-  local tokens, period, burst = match(figures_of(word), '^(%d+),(%d+),(%d+)$')
-  if not tokens then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures_of(word)) end
-  return tonumber(tokens), tonumber(period), tonumber(burst)
+  if not word.tokens then
+    local tokens, period, burst = match(figures_of(word), '^(%d+),(%d+),(%d+)$')
+    if not tokens then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures_of(word)) end
+    word.tokens, word.period, word.burst = tonumber(tokens), tonumber(period), tonumber(burst)
+  end
+  return word.tokens, word.period, word.burst
 end
 
 local function fill(gate, word)          -- the level now, in units of this word's period
   local tokens, period, burst = rate_of(word)
+  if gate.filled == word then return gate.level, tokens, period end
   local full = burst * period
+  gate.filled = word                     -- time stands still in a script
   if not gate.level then
     local level, at, unit = match(redis.call('GET', tag .. ':bucket:' .. gate.name) or '', '^(%d+) (%d+) (%d+)$')
     gate.period = period
@@ -36,7 +41,7 @@ end
 
 local function tokens_left(gate, word)   -- whole tokens that nobody was promised
   local level, _, period = fill(gate, word)
-  return math.floor(level / period) - gate.count
+  return math.floor(level / period) - count_of(gate)
 end
 
 local function take_token(gate, word)
@@ -46,7 +51,7 @@ end
 
 local function opens_at(gate, word)      -- when the next token is there that nobody was promised
   local level, tokens, period = fill(gate, word)
-  return now + math.max(1, math.ceil((period * (gate.count + 1) - level) / tokens))
+  return now + math.max(1, math.ceil((period * (count_of(gate) + 1) - level) / tokens))
 end
 
 local function write_bucket(gate)

@@ -72,24 +72,14 @@ end
 
 local function lines_of(row)             -- what its record says beyond the first line
   local more = ''
-  local function set(name, value)
-    if value and value ~= '' then more = more .. '\n' .. name .. '=' .. value end
-  end
-  if (row.key or '') ~= '' then
-    set('ky', row.key)
-    set('kf', row.fingerprint)
-    set('kw', row.window)
-  end
-  set('dl', row.deadline)
-  set('tn', row.tenant)
-  set('ms', row.max_starts)
-  set('ga', row.gates)
-  if row.place then set('pl', format('%d', row.place)) end
-  if row.granted then set('hg', ' ' .. row.granted .. ' ') end
-  if row.due then
-    set('du', row.due)
-    set('di', 'SCHEDULED ' .. row.due)
-  end
+  if row.key ~= '' then more = '\nky=' .. row.key .. '\nkf=' .. row.fingerprint .. '\nkw=' .. row.window end
+  if row.deadline ~= '' then more = more .. '\ndl=' .. row.deadline end
+  if row.tenant ~= '' then more = more .. '\ntn=' .. row.tenant end
+  if row.max_starts ~= '' then more = more .. '\nms=' .. row.max_starts end
+  if row.gates ~= '' then more = more .. '\nga=' .. row.gates end
+  if row.place then more = more .. format('\npl=%d', row.place) end
+  if row.granted then more = more .. '\nhg= ' .. row.granted .. ' ' end
+  if row.due then more = more .. '\ndu=' .. row.due .. '\ndi=SCHEDULED ' .. row.due end
   return more
 end
 

@@ -41,6 +41,7 @@ local function figures_of(word)          -- in force: an operator's, else what w
     local limit = word.limit ~= '' and word.limit or word.name
     word.in_force = policy('limits') and (policy('limit:' .. word.name) or policy('limit:' .. limit))
       or policy('declared:' .. limit) or word.figures
+    word.most = tonumber(word.in_force)
   end
   return word.in_force
 end
@@ -55,12 +56,21 @@ end
 local function gate_of(name)
   local gate = by_name[name]
   if gate then return gate end
-  gate = { name = name, kind = kind_of(name), key = GATE .. name, count = 0, change = {}, moved = {},
-    fresh = {}, heads = {} }
-  if gate.kind ~= 'pause' then gate.count = redis.call('ZCARD', gate.key) end
+  gate = { name = name, kind = kind_of(name), key = GATE .. name, more = 0, change = {}, moved = {}, fresh = {},
+    heads = {} }
   by_name[name] = gate
   in_order[#in_order + 1] = gate
   return gate
+end
+
+local function count_of(gate)            -- holders, with what this call has changed
+  if not gate.held then gate.held = redis.call('ZCARD', gate.key) end
+  return gate.held + gate.more
+end
+
+local function gate_at(word)             -- the gate of a word
+  if not word.gate then word.gate = gate_of(word.name) end
+  return word.gate
 end
 
 local function waits_at(rec)             -- the gate where it is parked, or nil
@@ -88,19 +98,15 @@ local function count_waiter(gate, lane, by)
   gate.recount = true
 end
 
-local function set_holder(gate, id, score)               -- nil score: it holds the gate no longer
-  if score == nil then
-    if gate.change[id] == false then return end
-    gate.change[id] = false
-    gate.count = gate.count - 1
-    gate.touched = true
-  else
-    gate.change[id] = score
-  end
+local function drop_holder(gate, id)
+  if gate.change[id] == false then return end
+  gate.change[id] = false
+  gate.more = gate.more - 1
+  gate.touched = true
 end
 
 local function add_holder(gate, id, score)
-  gate.count = gate.count + 1
+  gate.more = gate.more + 1
   gate.change[id] = score
 end
 
@@ -136,6 +142,11 @@ local function paused(scope)
     end
   end
   return pauses[scope]
+end
+
+local function something_is_paused()
+  paused('')
+  return next(pauses) ~= nil
 end
 
 -- state `paused`: shut until `till`, or for ever if that is 0; `ramp`: open, and its waiters are in by `till`.

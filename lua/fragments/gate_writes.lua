@@ -6,16 +6,15 @@ local function in_chunks(command, key, list)
   end
 end
 
-local function add(list, score, member)
-  list[#list + 1] = score
-  list[#list + 1] = member
-end
-
-local function split(changes)            -- what is added, with its score, and what is taken away
-  local added, gone = {}, {}
+local function split(changes)            -- what is added, each after its score, and what is taken away
+  local added, gone, n = {}, {}, 0
   for member, score in pairs(changes) do
-    if score then add(added, type(score) == 'number' and format('%d', score) or score, member)
-    else gone[#gone + 1] = member end
+    if score then
+      n = n + 2
+      added[n - 1], added[n] = score, member
+    else
+      gone[#gone + 1] = member
+    end
   end
   return added, gone
 end
@@ -24,7 +23,7 @@ local function by_lane(gate)             -- the changes of each lane's waiters
   local lanes = {}
   for id, one in pairs(gate.moved) do
     lanes[one.lane] = lanes[one.lane] or {}
-    lanes[one.lane][id] = one.place or false
+    lanes[one.lane][id] = one.place and format('%d', one.place) or false
   end
   return lanes
 end
@@ -49,9 +48,13 @@ end
 local function write_gates()
   in_chunks('ZADD', TIMERS, (split(timers)))             -- first: looking in vain is harmless, never looking is not
   for _, gate in ipairs(in_order) do
-    in_chunks('ZADD', gate.key, (split(gate.change)))
-    for lane, changes in pairs(by_lane(gate)) do
-      in_chunks('ZADD', WAITING_AT .. lane .. ':' .. gate.name, (split(changes)))
+    local added
+    added, gate.gone = split(gate.change)
+    in_chunks('ZADD', gate.key, added)
+    if next(gate.moved) then
+      for lane, changes in pairs(by_lane(gate)) do
+        in_chunks('ZADD', WAITING_AT .. lane .. ':' .. gate.name, (split(changes)))
+      end
     end
     if gate.rewrite then write_bucket(gate) end
     if gate.recount and gate.total > 0 then redis.call('HSET', WAITERS, gate.name, count_text(gate)) end
@@ -62,11 +65,12 @@ end
 
 local function clean_gates()
   for _, gate in ipairs(in_order) do
-    local _, gone = split(gate.change)
-    in_chunks('ZREM', gate.key, gone)
-    for lane, changes in pairs(by_lane(gate)) do
-      _, gone = split(changes)
-      in_chunks('ZREM', WAITING_AT .. lane .. ':' .. gate.name, gone)
+    in_chunks('ZREM', gate.key, gate.gone)
+    if next(gate.moved) then
+      for lane, changes in pairs(by_lane(gate)) do
+        local _, gone = split(changes)
+        in_chunks('ZREM', WAITING_AT .. lane .. ':' .. gate.name, gone)
+      end
     end
     if gate.recount and gate.total == 0 then redis.call('HDEL', WAITERS, gate.name) end
   end

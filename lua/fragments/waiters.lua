@@ -105,7 +105,7 @@ end
 local function return_grants(rec, keeps) -- all but those that `keeps` says
   local kept = {}
   for name in string.gmatch(rec.hg or '', '%S+') do
-    if keeps(name) then kept[#kept + 1] = name else set_holder(gate_of(name), rec.id, nil) end
+    if keeps(name) then kept[#kept + 1] = name else drop_holder(gate_of(name), rec.id) end
   end
   set_grants(rec, kept)
 end
@@ -130,7 +130,7 @@ local function give(gate, rec, env)      -- the waiter becomes a holder and ente
   move_out(gate, rec.la, rec.id)
   rec.en = '-'
   if gate.kind ~= 'pause' then
-    add_holder(gate, rec.id, -place_of(rec))
+    add_holder(gate, rec.id, format('%d', -place_of(rec)))
     put(rec, 'hg', ((rec.hg or '') == '' and ' ' or rec.hg) .. gate.name .. ' ')
   end
   if (rec.hg or '') ~= '' then watch_grants(rec) end
@@ -141,9 +141,10 @@ end
 
 local function room(gate, word)
   if word.kind == 'rate' then return tokens_left(gate, word) end
-  local most = word.kind == 'entity' and 1 or tonumber(figures_of(word))
-  if not most then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures_of(word)) end
-  return most - gate.count
+  local figures = figures_of(word)
+  local most = word.kind == 'entity' and 1 or word.most
+  if not most then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures) end
+  return most - count_of(gate)
 end
 
 local function lift(scope, ramp_ms)      -- a pause is over: its waiters come in over that time
@@ -186,8 +187,9 @@ end
 
 local function grant(gate)               -- as far as there is room and somebody waits
   if gate.kind == 'pause' then return open_up(gate) end
-  while true do
-    if gate.kind == 'entity' and gate.count > 0 then return end
+  waits_of(gate)
+  while gate.total > 0 do
+    if gate.kind == 'entity' and count_of(gate) > 0 then return end
     local rec, env = next_waiter(gate)
     if not rec then return end
     local word = word_of(rec, gate.name)
@@ -218,7 +220,7 @@ local function drop_false_holders(gate)  -- the longest holders are checked agai
     local oldest = redis.call(ends[1], gate.key, ends[2], ends[3], 'LIMIT', 0, 8)
     for _, id in ipairs(oldest) do       -- as far as they are false
       if gate.change[id] ~= nil or holds(load(id), gate.name) then break end
-      set_holder(gate, id, nil)
+      drop_holder(gate, id)
     end
   end
 end
@@ -238,16 +240,18 @@ local function may_take_over(gate, rec)  -- an unclaimed grant of a later place
 end
 
 local function is_open(gate, word, rec)
-  if word.kind == 'rate' and is_granted(rec, gate.name) then   -- promised, and spent only now
-    local level, _, period = fill(gate, word)
+  if (rec.hg or '') ~= '' and is_granted(rec, gate.name) then
+    if word.kind ~= 'rate' then return true end
+    local level, _, period = fill(gate, word)              -- promised, and spent only now
     return level >= period
   end
-  if is_granted(rec, gate.name) then return true end
-  if room(gate, word) < 1 and not gate.checked then
+  local left = room(gate, word)
+  if left < 1 and not gate.checked then
     gate.checked = true
     if LOCK[word.kind] then drop_false_holders(gate) end
+    left = room(gate, word)
   end
-  if room(gate, word) >= 1 then return not someone_earlier(gate, rec) end
+  if left >= 1 then return not someone_earlier(gate, rec) end
   return may_take_over(gate, rec)
 end
 
@@ -258,14 +262,17 @@ local function stops(rec, scope)
 end
 
 local function first_shut(rec)           -- the first gate that it cannot pass now, or nil
-  if stops(rec, 'task:' .. rec.ta) then return gate_of('pause:task:' .. rec.ta) end
-  if (rec.tn or '') ~= '' and stops(rec, 'tenant:' .. rec.tn) then return gate_of('pause:tenant:' .. rec.tn) end
-  for _, word in ipairs(gates_of(rec)) do
+  if something_is_paused() then
+    if stops(rec, 'task:' .. rec.ta) then return gate_of('pause:task:' .. rec.ta) end
+    if (rec.tn or '') ~= '' and stops(rec, 'tenant:' .. rec.tn) then return gate_of('pause:tenant:' .. rec.tn) end
+  end
+  local list = gates_of(rec)
+  for i = 1, #list do
+    local word = list[i]
     if word.kind == 'pause' then
-      if stops(rec, sub(word.name, 7)) then return gate_of(word.name) end
+      if something_is_paused() and stops(rec, sub(word.name, 7)) then return gate_of(word.name) end
     elseif word.kind ~= 'breaker' then
-      local gate = gate_of(word.name)
-      if not is_open(gate, word, rec) then return gate end
+      if not is_open(gate_at(word), word, rec) then return gate_at(word) end
     end
   end
   return nil
@@ -299,19 +306,22 @@ local function wait_at(rec, env, gate)
 end
 
 local function enter(rec)                -- holds everything from now on; a rate is charged only here
-  for _, word in ipairs(gates_of(rec)) do
-    local gate = by_name[word.name]
+  local granted = (rec.hg or '') ~= ''
+  local list = gates_of(rec)
+  for i = 1, #list do
+    local word = list[i]
     local victim = victims[word.name]
-    if victim then wait_at(victim, envelope(victim), gate) end   -- at once, so that nobody overtakes it
+    if victim then wait_at(victim, envelope(victim), word.gate) end   -- at once, so that nobody overtakes it
     if word.kind == 'rate' then
-      if is_granted(rec, word.name) then set_holder(gate, rec.id, nil) end
-      take_token(gate, word)
+      if granted and is_granted(rec, word.name) then drop_holder(word.gate, rec.id) end
+      take_token(word.gate, word)
     elseif LOCK[word.kind] then
-      place_of(rec)                      -- a retry comes back to this place (D16)
-      if is_granted(rec, word.name) then gate.change[rec.id] = now else add_holder(gate, rec.id, now) end
+      if word.kind == 'entity' then place_of(rec) end      -- a retry comes back to this place (D16)
+      if granted and is_granted(rec, word.name) then word.gate.change[rec.id] = now_text
+      else add_holder(word.gate, rec.id, now_text) end
     end
   end
-  if (rec.hg or '') ~= '' then
+  if granted then
     put(rec, 'hg', '')
     timers['grant:' .. rec.id] = false
   end
@@ -323,8 +333,8 @@ local function arrive(row)               -- a new job has its entity at once, or
       local gate = gate_of(word.name)
       row.place = next_place()
       waits_of(gate)
-      if gate.count == 0 and (gate.total == 0 or not next_up(gate)) then
-        add_holder(gate, row.id, -row.place)
+      if count_of(gate) == 0 and (gate.total == 0 or not next_up(gate)) then
+        add_holder(gate, row.id, format('%d', -row.place))
         row.granted = word.name
         timers['grant:' .. row.id] = 'inf'
       else
@@ -337,7 +347,7 @@ local function arrive(row)               -- a new job has its entity at once, or
 end
 
 local function pass(rec, env)            -- true: it may be claimed; false: it is parked
-  victims = {}
+  if next(victims) then victims = {} end
   local gate = first_shut(rec)
   if gate then wait_at(rec, env, gate) else enter(rec) end
   return not gate
@@ -359,14 +369,16 @@ local function leave(rec)                -- a waiting job that ends: its place a
 end
 
 local function free(rec)                 -- a claim ends: its locks are free; a strict one waits for the retry
-  for _, word in ipairs(gates_of(rec)) do
+  local list = gates_of(rec)
+  for i = 1, #list do
+    local word = list[i]
     if LOCK[word.kind] then
-      local gate = gate_of(word.name)
-      if figures_of(word) == 'strict' then
-        gate.change[rec.id] = -place_of(rec)
+      local gate = gate_at(word)
+      if word.kind == 'entity' and figures_of(word) == 'strict' then
+        gate.change[rec.id] = format('%d', -place_of(rec))
         put(rec, 'hg', ' ' .. word.name .. ' ')
       else
-        set_holder(gate, rec.id, nil)
+        drop_holder(gate, rec.id)
       end
     end
   end

@@ -203,7 +203,7 @@ def test_a_delayed_job_takes_its_place_when_its_time_has_come(shard: Shard) -> N
     assert (a.job_id, b.job_id, ids(shard.claim())) == ("a", "b", ["later"])
 
 
-@pytest.mark.parametrize("gates", [LOCK, "0 concurrency:g|1"])
+@pytest.mark.parametrize("gates", [LOCK, BOTH])
 def test_a_retry_comes_back_to_its_first_place(shard: Shard, gates: str) -> None:
     fill(shard, "a", "b", "c", gates=gates)
     (a,) = shard.claim()
