@@ -25,9 +25,10 @@ from typing import Any
 
 from benchmarks.inside import cpu
 from benchmarks.server import Kind, default_kind, find
+from streamworker.core.errors import ConnectionLost
 from streamworker.core.ids import new_job_id
 from streamworker.store import scripts
-from streamworker.store.connection import Argument, ConnectionLost, SyncLink
+from streamworker.store.connection import Argument, SyncLink
 from streamworker.store.keys import Keys
 
 KEYS = Keys("bench")
