@@ -124,6 +124,18 @@ def test_whoever_runs_a_job_that_is_over_in_postgres_is_told(shard: Shard) -> No
     assert shard.heartbeat(claim)[2] == ["j", "superseded"]
 
 
+def test_restored_jobs_pass_their_gates_again(shard: Shard) -> None:
+    gated = "\nga=0 entity:shipment:7"
+    assert restore(shard, "a", head_of("processing"), gated) == "RESTORED"
+    assert restore(shard, "b", head_of("queued", attempt=0), gated) == "RESTORED"
+
+    (first,) = shard.claim(limit=2)
+    assert shard.settle(first, Success()) == "OK"
+    (second,) = shard.claim(limit=2)
+
+    assert {first.job_id, second.job_id} == {"a", "b"}
+
+
 def test_a_held_key_makes_a_later_enqueue_a_duplicate(shard: Shard) -> None:
     assert shard.send(scripts.hold(rows=["add::k", "old f succeeded", 60_000])) == 1
     assert shard.send(scripts.hold(rows=["add::k", "other g succeeded", 60_000])) == 0
