@@ -609,3 +609,25 @@ def test_an_arrival_does_not_take_a_free_entity_for_which_others_wait(shard: Sha
     fill(shard, "c")
 
     shard.check("c", place="entity:order:7")
+
+
+def test_how_long_a_job_waits_costs_no_commands(valkey_shard: Shard) -> None:
+    """Each of 200 jobs behind one entity costs as many commands as each of 20."""
+    shard = valkey_shard
+    shard.watchful = False
+    costs = []
+    for count in (20, 200):
+        fill(shard, *(f"{count}-{i}" for i in range(count)))
+        before = commands(shard)
+        while claims := shard.claim(limit=4):
+            for claim in claims:
+                shard.settle(claim, Success())
+        costs.append((commands(shard) - before) / count)
+
+    assert costs[1] <= costs[0] * 1.05, costs
+
+
+def commands(shard: Shard) -> int:
+    """Commands that the server has run so far, those inside scripts included."""
+    lines = shard.redis("INFO", "commandstats").decode().splitlines()
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if "calls=" in line)
