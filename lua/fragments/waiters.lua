@@ -390,6 +390,7 @@ local function scan(command, key, pattern, job, each)    -- a hundred more of th
   local cursor = 'wake:' .. job
   local found = redis.call(command, key, redis.call('HGET', SWEEP, cursor) or '0', 'MATCH', pattern, 'COUNT', 100)
   for i = 1, #found[2], 2 do each(found[2][i], found[2][i + 1]) end
+  redis.call('PERSIST', FENCE)           -- allowed under OOM, so the rest is too (R31)
   if found[1] ~= '0' then
     redis.call('HSET', SWEEP, cursor, found[1])
     timers[job] = now_text
