@@ -20,17 +20,20 @@ class Mutation:
     text: str
     replacement: str
     noticed_by: Noticer
+    #: Why nothing needs to notice it, if nothing does.
+    harmless: str = ""
 
     @property
     def name(self) -> str:
         return f"{Path(self.file).stem}: {' '.join(self.text.split())[:60]}"
 
     def apply(self, folder: Path) -> None:
-        """Change the scripts in `folder`, a copy."""
+        """Change the copy of the scripts in this folder. Raises ValueError when the guard is not there."""
         path = folder / self.file
-        text = path.read_text()
-        assert text.count(self.text) == 1, "the guard moved: change the mutation with it"
-        path.write_text(text.replace(self.text, self.replacement))
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.text) != 1:
+            raise ValueError(f"{self.name}: the guard moved: change the mutation with it")
+        path.write_text(text.replace(self.text, self.replacement), encoding="utf-8")
 
 
 def of(test: Callable[..., None], *arguments: object) -> Noticer:

@@ -5,8 +5,8 @@
     python -m tests.mutants --by sequences            the stateful test
     python -m tests.mutants recover                   only those with `recover` in their name
 
-The list is `tests/lua/test_mutations.py`. Ends with status 1 when fewer than nine of ten are noticed, or one
-goes unnoticed that the list does not explain.
+The list is `tests/lua/guards.py` and `guards_gates.py`. Ends with status 1 when fewer than nine of ten are
+noticed, or one goes unnoticed that the list does not explain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.lua.test_mutations import MUTATIONS, SCRIPTS, Mutation
+from tests.lua.mutating import SCRIPTS, Mutation
+from tests.lua.test_mutations import MUTATIONS
 from tests.mutants.hunters import Histories, Hunter, NamedTest, Sequences
 
 #: The part of the mutants that must be noticed.

@@ -10,7 +10,7 @@ from streamworker.store.connection import ReplyError, SyncLink
 from tests.integration.stateful.bench import Wire
 from tests.integration.stateful.running import run_examples
 from tests.lua.driver import Shard
-from tests.lua.test_mutations import Mutation
+from tests.lua.mutating import Mutation
 from tests.servers import BenchServer
 from tests.simulation.stage import Stage
 
