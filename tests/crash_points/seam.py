@@ -1,7 +1,7 @@
 """Kills this process at one point around a call. Installed by the tests, in the process that is to die.
 
-All calls of a process go through `Link.send`, but the heartbeat's, which go through `SyncLink.call`: both are
-replaced here, and production knows nothing of it.
+All calls of a process go through `Link.send`, but the pump's through `Link.post` and the heartbeat's through
+`SyncLink.call`: all are replaced here, and production knows nothing of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 from typing import Any, NoReturn
 
 from streamworker.store import lua
-from streamworker.store.connection import Argument, Link, SyncLink
+from streamworker.store.connection import Argument, Link, SyncLink, Told
 from tests.crash_points.points import Point, Step
 
 #: What an exchange is for, by the first letter of its first row.
@@ -62,7 +62,7 @@ class _Deaf:
 def install(point: Point) -> None:
     """Arm this process."""
     seam = Seam(point)
-    send, call = Link.send, SyncLink.call
+    send, post, call = Link.send, Link.post, SyncLink.call
 
     def armed_send(self: Link, *arguments: Argument) -> asyncio.Future[Any]:
         step = seam.due(arguments)
@@ -74,6 +74,14 @@ def install(point: Point) -> None:
         if step is Step.ANSWERED:
             reply.add_done_callback(lambda _: die())
         return reply
+
+    def armed_post(self: Link, told: Told, *arguments: Argument) -> None:
+        step = seam.due(arguments)
+        if step is Step.BEFORE:
+            die()
+        post(self, (lambda _: die()) if step is Step.ANSWERED else told, *arguments)
+        if step is Step.SENT:
+            die()
 
     def armed_call(self: SyncLink, *arguments: Argument) -> Any:
         step = seam.due(arguments)
@@ -88,4 +96,5 @@ def install(point: Point) -> None:
         return reply
 
     Link.send = armed_send  # type: ignore[method-assign]
+    Link.post = armed_post  # type: ignore[method-assign]
     SyncLink.call = armed_call  # type: ignore[method-assign]

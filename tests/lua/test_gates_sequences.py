@@ -114,8 +114,8 @@ class Story:
 
     def claim(self, limit: int, lanes: tuple[str, ...]) -> None:
         offers, self.offers = self.offers, []
-        rows = [*lanes, *((lane, 1, 0, "q") for lane in lanes)]
-        self.held += self.shard.claim("w1", limit=limit, plan=plan_of(*rows), offers=offers)
+        plan = plan_of(*lanes, *((lane, 1, 0, "q") for lane in lanes))
+        self.held += self.shard.claim("w1", limit=limit, plan=plan, offers=offers)
 
     def recover(self) -> None:
         for lane, kind in itertools.product(LANES, STREAM_SUFFIX):
