@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.integration.cli_desk import Desk
 from tests.processes import WorkerProcess
@@ -227,17 +228,23 @@ def test_one_endpoint_answers_for_all(desk: Desk) -> None:
             lambda: open_ones.isdisjoint(map(desk.status, job_ids)), what="the jobs have come to something"
         )
 
-        samples = [
-            sample
-            for family in text_string_to_metric_families(get(port, "/metrics")[1])
-            for sample in family.samples
-        ]
+        samples: list[Sample] = []
+
+        def scrape() -> None:
+            families = text_string_to_metric_families(get(port, "/metrics")[1])
+            samples[:] = [sample for family in families for sample in family.samples]
 
         def total(name: str, **labels: str) -> float:
             wanted = labels.items()
             return sum(each.value for each in samples if each.name == name and wanted <= each.labels.items())
 
         processed = "streamworker_jobs_processed_total"
+
+        def all_counted() -> bool:  # Redis knows of an outcome before its worker has heard so
+            scrape()
+            return total(processed) == len(job_ids)
+
+        wait_until(all_counted, what="every outcome is counted")
         assert total(processed, lane="normal", task="where", outcome="succeeded") == 3
         assert total(processed, lane="normal", task="flaky", outcome="retried") == 1
         assert total("streamworker_retries_scheduled_total", task="flaky", error_code="other") == 1
