@@ -19,7 +19,7 @@ def gates(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Show the gates that somebody holds or waits at, or who does so at one of them."""
+    """Show the gates that are paused, held or waited at, or who does so at one of them."""
     from streamworker.ops import gates as look_at
 
     settings = settings_of(app, redis_url)
@@ -34,7 +34,7 @@ def gates(
     elif name is not None:
         _show(found)
     elif not found:
-        say(f"note: nobody holds a gate of {settings.namespace} or waits at one")
+        say(f"note: no gate of {settings.namespace} is paused, held or waited at")
     else:
         print_table(
             ["gate", "#holders", "#waiting", "lanes", "opens at"],
@@ -53,11 +53,14 @@ def gates(
 
 def _show(found: dict[str, Any]) -> None:
     paused = found["paused"]
-    said = None if paused is None else f"{paused['state']} by {paused['by']}: {paused['reason']}"
+    said = None
+    if paused is not None:
+        ends = f" until {paused['until']}" if paused["until"] else ""
+        said = f"{paused['state']} since {paused['since']}{ends} by {paused['by']}: {paused['reason']}"
     print_facts(
         [
             ("gate", found["gate"]),
-            ("paused", said),
+            ("state", said),
             ("waiting", ", ".join(f"{lane} {count}" for lane, count in found["waiting"].items())),
         ]
     )

@@ -8,7 +8,7 @@ from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import GateKind
 from streamworker.core.job import Record
 from streamworker.ops.history import iso
-from streamworker.ops.tune import read_pauses
+from streamworker.ops.tune import pauses
 from streamworker.store.queue import Queue
 
 #: Keys that one step of a scan asks for.
@@ -20,7 +20,7 @@ GATES = 1000
 
 
 async def gates(queue: Queue) -> list[dict[str, Any]]:
-    """`gates --json`: each gate that somebody holds or waits at, by name, with how many of both.
+    """`gates --json`: each gate that is paused, held or waited at, by name, with how many hold it and wait.
 
     `waiting` is by lane, `opens_at` when a rate's next token comes.
     """
@@ -29,7 +29,8 @@ async def gates(queue: Queue) -> list[dict[str, Any]]:
         name.decode(): _counts(text.decode())
         for name, text in _pairs(await command("HGETALL", queue.keys.waiting))
     }
-    names = set(waits) | await _held(queue)
+    paused = {f"pause:{one.scope}" for one in await pauses(queue)}
+    names = set(waits) | paused | await _held(queue)
     found = []
     for name in sorted(names)[:GATES]:
         due = await command("ZSCORE", queue.keys.timers, name)
@@ -71,8 +72,9 @@ async def gate(queue: Queue, name: str) -> dict[str, Any]:
     A holder that is `granted` waits in its lane's ready stream, and nobody has claimed it yet.
     """
     kind, colon, rest = name.partition(":")
-    if not colon or not rest or kind not in list(GateKind):
-        known = ", ".join(f"{each}:…" for each in GateKind)
+    kinds = [each for each in GateKind if each is not GateKind.BREAKER]  # nothing makes one yet
+    if not colon or not rest or kind not in kinds:
+        known = ", ".join(f"{each}:…" for each in kinds)
         raise InvalidArgument("gate", name, f"is none of {known}; `streamworker gates` lists them")
     command = queue.caller.command
     held = _pairs(await command("ZRANGE", queue.keys.gate(name), 0, LISTED - 1, "WITHSCORES"))
@@ -84,7 +86,7 @@ async def gate(queue: Queue, name: str) -> dict[str, Any]:
         for job_id, place in _pairs(await command("ZRANGE", key, 0, LISTED - 1, "WITHSCORES")):
             queued.append((int(place), lane, job_id.decode()))
     queued.sort()
-    paused = read_pauses((await command("GET", queue.keys.pauses) or b"").decode())
+    paused = await pauses(queue)
     return {
         "gate": name,
         "kind": kind,

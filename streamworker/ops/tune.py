@@ -7,7 +7,7 @@ from typing import Any
 
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import ConfigurationError, InvalidArgument
+from streamworker.core.errors import ConfigurationError, DurationError, InvalidArgument
 from streamworker.core.gates import GateKind
 from streamworker.core.limits import MAX_FIGURE, rate_figures
 from streamworker.core.text import truncate_text
@@ -88,11 +88,12 @@ async def pause(
     queue: Queue, scope: str, *, actor: str, reason: str = "", duration: Duration | None = None
 ) -> None:
     """Hold back the jobs of a scope, for a time or until `resume`. Nothing that runs is stopped."""
-    value = (
-        ""
-        if duration is None
-        else str(durations.to_ms(durations.parse(duration, what="pause"), what="pause"))
-    )
+    value = ""
+    if duration is not None:
+        for_ms = durations.to_ms(durations.parse(duration, what="pause"), what="pause")
+        if for_ms < 1000:
+            raise DurationError("pause", duration, "is shorter than a second")
+        value = str(for_ms)
     await _tune(queue, actor, "pause", check_scope(scope), value, reason)
 
 

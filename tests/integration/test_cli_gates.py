@@ -47,7 +47,7 @@ def test_gates_lists_who_holds_and_who_waits(desk: Desk) -> None:
 
 def test_gates_says_when_there_are_none(desk: Desk) -> None:
     assert desk.json("gates") == []
-    assert "nobody holds a gate" in desk.call("gates").stderr
+    assert "no gate of" in desk.call("gates").stderr
 
 
 def test_what_is_no_gate_is_refused(desk: Desk) -> None:
@@ -60,6 +60,10 @@ def test_a_pause_stands_in_the_log_with_who_and_why(desk: Desk) -> None:
     assert (said["scope"], said["state"], said["reason"]) == ("tenant:acme", "paused", "they flood us")
     assert said["until"] is not None
     assert audit(desk) == "- 0 pause tenant:acme 600000 they flood us"
+    assert [row["gate"] for row in desk.json("gates")] == ["pause:tenant:acme"]
+    shown = desk.call("gates", "pause:tenant:acme").stdout
+    assert "paused since" in shown
+    assert f"until {said['until']}" in shown
     enqueue(desk, "a", gates="", tenant="acme")
     desk.claim(9)
     assert desk.json("gates")[0]["gate"] == "pause:tenant:acme"
@@ -83,6 +87,12 @@ def test_a_paused_lane_shows_in_lanes(desk: Desk) -> None:
 @pytest.mark.parametrize("scope", ["normal", "lane:", "queue:normal", "tenant:a b"])
 def test_what_cannot_be_paused_is_refused(desk: Desk, scope: str) -> None:
     assert "lane:NAME" in desk.refused("pause", scope)
+
+
+@pytest.mark.parametrize("duration", ["0", "0.0001s", "999ms"])
+def test_a_pause_for_no_time_is_refused(desk: Desk, duration: str) -> None:
+    assert "shorter than a second" in desk.refused("pause", "lane:normal", "--for", duration)
+    assert desk.json("gates") == []
 
 
 def test_limits_shows_what_is_declared_and_set(desk: Desk) -> None:
