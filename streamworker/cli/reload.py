@@ -77,8 +77,11 @@ class Reloader:
 
     async def _run_once(self, watching: asyncio.Task[None]) -> int:
         """One worker, until a change or a signal; its exit code."""
-        # In a session of its own: Ctrl-C in a terminal is for us, the worker would hear it twice.
-        self._child = child = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
+        # In a session of its own: Ctrl-C in a terminal is for us, the worker would hear it twice. And without
+        # bytecode: a file of the same size that changed within the same second would count as unchanged.
+        self._child = child = await asyncio.create_subprocess_exec(
+            *self._command, start_new_session=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        )
         loop = asyncio.get_running_loop()
         ended = loop.create_task(child.wait())
         interrupts = [loop.create_task(self._changed.wait()), loop.create_task(self._stopping.wait())]

@@ -119,6 +119,8 @@ class Child:
         finally:
             if not self.alive:
                 await self.kill()
+        if self._ear.done():  # nobody would hear of a job that it is given now
+            raise NotReady(f"a child process {_how(self._process.returncode)} as soon as it was ready")
 
     def _watch_over(self) -> None:
         # Not everywhere; without it the end of the socket tells.

@@ -68,6 +68,20 @@ def test_a_change_starts_the_new_code_and_ends_the_old_worker(
     )
 
 
+def test_a_change_within_the_same_second_is_seen(worker: WorkerProcess, tmp_path: Path) -> None:
+    """Bytecode is taken for a file's own by its size and the second of its change."""
+    path = tmp_path / "shop_app.py"
+    before = path.stat()
+    changed = tmp_path / "next"
+    changed.write_text(CODE.format(version=2))
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert changed.stat().st_size == before.st_size
+
+    changed.replace(path)
+
+    worker.wait_for_log("version 2")
+
+
 def test_files_that_are_no_code_change_nothing(worker: WorkerProcess, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     (tmp_path / "__pycache__").mkdir(exist_ok=True)
