@@ -15,6 +15,8 @@ import pytest
 
 from streamworker import App, Client, Context
 from streamworker.core.errors import ConfigurationError
+from streamworker.worker.children import Child
+from streamworker.worker.wire import Head
 from tests.apps import apart_jobs
 from tests.integration.apart import Bench, alive, bench_of, children_of
 from tests.integration.serving import failure, serving
@@ -54,6 +56,27 @@ async def test_a_child_runs_one_job_after_another_in_its_own_lifespan(bench: Ben
     assert first["state"] == f"of {first['pid']}"
     assert {each["pid"] for each in found} <= {first["pid"], *(each["pid"] for each in found)}
     assert len({each["pid"] for each in [first, *found]}) <= 2, "one for each processor at most, here"
+
+
+async def test_a_child_that_dies_as_soon_as_it_is_ready_is_given_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else its job would wait for ever: nobody hears of it any more."""
+    heard = Child._heard
+
+    def heard_late(self: Child, head: Head, body: bytes) -> None:
+        if head["is"] == "ready" and "APART_DIES" in os.environ:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            monkeypatch.delenv("APART_DIES")
+        heard(self, head, body)
+
+    async with serving(bench.app):
+        monkeypatch.setenv("APART_DIES", str(tmp_path))
+        monkeypatch.setattr(Child, "_heard", heard_late)
+        found = await (await apart_jobs.where.enqueue()).result(20)
+
+    assert found["parent"] == os.getpid()
+    assert "APART_DIES" not in os.environ, "a child was ready, and dead"
 
 
 async def test_no_more_children_are_started_than_allowed(bench: Bench) -> None:

@@ -17,8 +17,6 @@ from streamworker.core.job import Claim
 from streamworker.store import scripts
 from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
-from streamworker.worker.children import Child
-from streamworker.worker.wire import Head
 from tests.apps import apart_jobs
 from tests.integration.apart import Bench, alive, bench_of, children_of
 from tests.integration.serving import failure, serving
@@ -236,29 +234,6 @@ async def test_a_suspect_whose_children_do_not_live_runs_alone(
 
     (mark,) = bench.journal.starts(job.id)
     assert mark.pid == os.getpid()
-
-
-async def test_a_child_that_dies_as_soon_as_it_is_ready_is_given_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Else its job would wait for ever: nobody hears of it any more."""
-    heard = Child._heard
-
-    def heard_late(self: Child, head: Head, body: bytes) -> None:
-        if head["is"] == "ready":
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            monkeypatch.delenv("APART_DIES")
-        heard(self, head, body)
-
-    job = await apart_jobs.work.enqueue()
-    leave_behind(bench.app, job.id)
-    async with serving(bench.app, concurrency=4):
-        monkeypatch.setenv("APART_DIES", str(tmp_path))
-        monkeypatch.setattr(Child, "_heard", heard_late)
-        await wait_until_async(lambda: "APART_DIES" not in os.environ, timeout=20, what="a child has died")
-        monkeypatch.setattr(Child, "_heard", heard)
-
-        assert await job.result(20) == 1
 
 
 async def test_a_worker_process_names_its_app_to_the_child(bench: Bench) -> None:

@@ -26,7 +26,10 @@ async def add(ctx: Context) -> None: ...
 
 
 @pytest.fixture
-def worker(valkey: BenchServer, namespace: str, tmp_path: Path) -> Iterator[WorkerProcess]:
+def worker(
+    valkey: BenchServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WorkerProcess]:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     write(tmp_path, CODE.format(version=1))
     with WorkerProcess(
         "shop_app:app",
