@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import PATIENCE, AppName, Json, RedisUrl, settings_of
+from streamworker.cli.options import PATIENCE, AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 if TYPE_CHECKING:
@@ -94,26 +94,8 @@ def run(
     retention: Annotated[
         str, typer.Option("--retention", metavar="DURATION", help="How long moves and ended jobs are kept.")
     ] = "30d",
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="P",
-            help="Answer /healthz, /readyz and /metrics there.",
-            envvar="STREAMWORKER_METRICS_PORT",
-            min=0,
-            max=65_535,
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-host",
-            metavar="HOST",
-            help="On this address; by default for this machine only.",
-            envvar="STREAMWORKER_METRICS_HOST",
-        ),
-    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     of: Annotated[
         str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
     ] = None,

@@ -30,6 +30,26 @@ RedisUrl = Annotated[
     str | None,
     typer.Option("--redis-url", metavar="URL", help="Where Redis is.", envvar="STREAMWORKER_REDIS_URL"),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="P",
+        help="Answer /healthz, /readyz and /metrics there.",
+        envvar="STREAMWORKER_METRICS_PORT",
+        min=0,
+        max=65_535,
+    ),
+]
+MetricsHost = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-host",
+        metavar="HOST",
+        help="On this address; by default for this machine only.",
+        envvar="STREAMWORKER_METRICS_HOST",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
 

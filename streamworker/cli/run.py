@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from streamworker.cli.options import MetricsHost, MetricsPort
 from streamworker.cli.output import clean
 
 if TYPE_CHECKING:
@@ -60,26 +61,8 @@ def run(
         str | None,
         typer.Option("--grace", metavar="DURATION", help="How long running jobs may end on SIGTERM."),
     ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="P",
-            help="Answer /healthz, /readyz and /metrics there.",
-            envvar="STREAMWORKER_METRICS_PORT",
-            min=0,
-            max=65_535,
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-host",
-            metavar="HOST",
-            help="On this address; by default for this machine only.",
-            envvar="STREAMWORKER_METRICS_HOST",
-        ),
-    ] = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     with_mirror: Annotated[
         bool,
         typer.Option(
