@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -37,6 +37,8 @@ CRASH_AT, KILL_AT = 0.2, 0.5
 EXTRA_SECONDS = 32.0
 #: Seconds that the workers may take to come up.
 START_SECONDS = 20.0
+#: How the process ends that SIGTERM stopped.
+STOPPED = 128 + signal.SIGTERM
 
 
 class DemoFailed(StreamworkerError):
@@ -59,7 +61,9 @@ def run_demo(seconds: float, *, as_json: bool) -> int:
         )
         with fleet:
             ledger = Ledger()
-            account = asyncio.run(_Run(server.url, dsn, fleet, ledger, seconds, told).run())
+            account = asyncio.run(_until_told(_Run(server.url, dsn, fleet, ledger, seconds, told).run()))
+            if account is None:
+                raise SystemExit(STOPPED)
             if not account.balanced:
                 sys.stderr.write(f"{fleet.log_tail()}\n")
     if as_json:
@@ -72,15 +76,39 @@ def run_demo(seconds: float, *, as_json: bool) -> int:
 @contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM unwinds like Ctrl-C, so that workers, server and files go."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
+    before = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _leave(_: int, __: FrameType | None) -> None:
+    raise SystemExit(STOPPED)
+
+
+async def _until_told(run: Coroutine[None, None, Account]) -> Account | None:
+    """What `run` returns; None when SIGTERM cancels it.
+
+    In a loop SIGTERM has to come as a cancellation: raised between two steps of whatever happens to run, an
+    exit tears the loop down and leaves tasks behind that print their traces.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(run)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not task.cancelled() or _cancelling():  # Ctrl-C cancels the caller of this
+            raise
+        return None
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def order(number: int) -> NewJob:
