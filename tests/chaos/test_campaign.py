@@ -79,3 +79,14 @@ def test_figures_add_up_and_percentiles_are_by_nearest_rank() -> None:
     assert [percentile(first.recovery_seconds, share) for share in (0.5, 0.99, 1.0)] == [2.0, 3.0, 3.0]
     assert percentile([], 0.5) is None
     assert Limits(lease=3.0).sweep == 0.5
+
+
+def test_no_round_uses_the_keys_of_another() -> None:
+    """A key outlives its round; the job that it stands for is not in the next one's history."""
+
+    def keys(seed: int) -> set[str]:
+        drawn = Mix(random.Random(seed), lease=1.0).draw(1_000)
+        return {str(each.options.key) for each in drawn if each.options.key}
+
+    assert keys(1)
+    assert keys(1).isdisjoint(keys(2))

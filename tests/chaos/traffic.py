@@ -29,6 +29,8 @@ class Mix:
 
     def __init__(self, rng: random.Random, lease: float) -> None:
         self._rng = rng
+        #: Another in each round: a key outlives the round, and its job is not judged again.
+        self._name = f"order-{rng.getrandbits(32):08x}"
         self._keys = 0
         kinds: list[tuple[float, Callable[[], Request]]] = [
             (54, lambda: self._plain("quick", {"number": 7})),
@@ -57,7 +59,7 @@ class Mix:
         """Under a key that others have now and then, as when a producer sends again."""
         if self._rng.random() < 0.7:
             self._keys += 1
-        return Request("work", {"seconds": 0.01}, Options.of(key=f"order-{self._keys}"))
+        return Request("work", {"seconds": 0.01}, Options.of(key=f"{self._name}-{self._keys}"))
 
 
 class Traffic:
