@@ -10,6 +10,10 @@ local function open_gates()
 -- include: fragments/gate_state.lua
 -- include: fragments/buckets.lua
 -- include: fragments/waiters.lua
+-- include: fragments/grants.lua
+-- include: fragments/openings.lua
+-- include: fragments/passing.lua
+-- include: fragments/gate_timers.lua
 -- include: fragments/gate_writes.lua
   gates = { arrive = arrive, pass = pass, free = free, leave = leave, grant = grant_all, wake = wake, look_after = look_after,
     paused = paused, set_pause = set_pause, lift = lift, timers = timers, write = write_gates,
