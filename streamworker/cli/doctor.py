@@ -9,7 +9,7 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
-from streamworker.cli.output import emit_json, print_table, say
+from streamworker.cli.output import counted, emit_json, print_table, say
 
 if TYPE_CHECKING:
     from streamworker.ops.checks import Finding
@@ -46,7 +46,7 @@ def doctor(
     try:
         found = asyncio.run(look())
     except (ConnectionLost, ServerUnsuitable) as error:
-        advice = "start Redis there, or name another with --redis-url or STREAMWORKER_REDIS_URL"
+        advice = "start Redis there, or say with --redis-url or STREAMWORKER_REDIS_URL where it is"
         raise CommandFailed(f"nothing could be checked: {error}; {advice}", code=NOT_CHECKED) from None
     worst = examination.worst(found)
     if as_json:
@@ -81,4 +81,4 @@ def _print(found: list[Finding]) -> None:
         if each.advice:
             say(f"{each.check}: {each.advice}")
     bad = [str(each.severity) for each in found]
-    say(f"{bad.count('problem')} problems, {bad.count('warning')} warnings")
+    say(f"{counted(bad.count('problem'), 'problem')}, {counted(bad.count('warning'), 'warning')}")

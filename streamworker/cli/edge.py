@@ -24,6 +24,8 @@ BROKEN_PIPE = 1
 # typer brings a copy of click in newer versions, so its errors are found through what typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+#: Newer versions check options with pydantic, whose words are for programmers.
+_OTHERS_WORDS = ((" Value error,", ""), (" Input should be", " it should be"))
 
 
 class CommandFailed(Exception):
@@ -94,12 +96,14 @@ def message_of(error: Exception) -> str:
     """What went wrong and what to do, in one line."""
     if isinstance(error, _CLICK_ERROR):
         text = error.format_message()  # type: ignore[attr-defined]
+        for theirs, ours in _OTHERS_WORDS:
+            text = text.replace(theirs, ours)
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "streamworker"
         return f"{text.rstrip('.')}; see `{path} --help`"
     if isinstance(error, ConnectionLost):
         said = str(error).rstrip(".")
-        return f"{said}; start Redis there, or name another with --redis-url or STREAMWORKER_REDIS_URL"
+        return f"{said}; start Redis there, or say with STREAMWORKER_REDIS_URL where it is"
     if isinstance(error, CommandFailed | StreamworkerError):
         return str(error)
     return f"{type(error).__name__}: {clean(error)}; {DEBUG_VARIABLE}=1 shows where it came from"

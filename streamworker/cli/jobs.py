@@ -11,7 +11,7 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
-from streamworker.cli.output import emit_json, print_facts, print_table, say
+from streamworker.cli.output import counted, emit_json, print_facts, print_table, say
 from streamworker.core.states import Status
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def list_jobs(
 ) -> None:
     """List jobs: those that are open, and those that ended in the last minutes, newest first.
 
-    Looks through all records, which takes a while with millions of jobs. It stops once it has found enough,
-    and says so.
+    Looks through the names of all records, which takes a while with millions of jobs, and says so if there
+    may be more than it shows.
     """
     from streamworker.ops import listing
 
@@ -54,7 +54,7 @@ def list_jobs(
         nonlocal told
         if sys.stderr.isatty() and scanned - told >= PROGRESS_EVERY:
             told = scanned
-            say(f"{scanned} records read, {found} jobs found …")
+            say(f"{scanned} records looked at, {found} jobs found …")
 
     async def look() -> Listing:
         async with open_queue(settings) as queue:
@@ -81,9 +81,9 @@ def list_jobs(
         ],
     )
     cut = "" if found.complete else "; there may be more: narrow it by options, or raise --limit"
-    say(f"{len(found.jobs)} jobs, {found.scanned} records read{cut}")
+    say(f"{counted(len(found.jobs), 'job')}, {counted(found.scanned, 'record')} looked at{cut}")
     if found.unreadable:
-        say(f"{found.unreadable} records cannot be read; see `streamworker doctor`")
+        say(f"{counted(found.unreadable, 'record')} cannot be read; see `streamworker doctor`")
 
 
 @app.command()

@@ -42,6 +42,11 @@ def short(text: object, limit: int = CELL) -> str:
     return clean(first if len(first) <= limit else first[: limit - 1] + "…")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def emit_json(value: Any) -> None:
     """Print one JSON document on stdout. Pure ASCII, so no control character survives unescaped."""
     print(json.dumps(value, indent=2, ensure_ascii=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +43,11 @@ class Listing:
     """What a scan found."""
 
     jobs: tuple[JobView, ...]
-    #: Records that were read, those of other jobs included.
+    #: Records that were looked at, those of other jobs included.
     scanned: int
     #: Records that could not be read, and are not among the jobs.
     unreadable: int
-    #: Every record was looked at, so there are no other jobs.
+    #: Every record was looked at, and none that may be meant was left out.
     complete: bool
 
     def json(self) -> dict[str, Any]:
@@ -83,39 +84,49 @@ async def list_jobs(
     most: int = MOST_RECORDS,
     progress: Callable[[int, int], None] = lambda scanned, found: None,
 ) -> Listing:
-    """The jobs that the filter takes, newest first, `limit` of them at most.
+    """The newest jobs that the filter takes, `limit` of them at most, by the times in their ids.
 
-    The scan ends once it has so many: which of more they are is chance. It reads `most` records at most, and
-    tells `progress` after each step how many it has read and found. A job that comes or ends meanwhile may be
+    The scan looks at the names of `most` records at most, reads those that may be among the newest, and tells
+    `progress` after each step how many it has looked at and found. A job that comes or ends meanwhile may be
     missed.
     """
     prefix = len(queue.keys.job(""))
-    found: dict[str, JobView] = {}
-    scanned, unreadable, cursor = 0, 0, 0
-    complete = False
-    while len(found) < limit and scanned < most:
+    newest: list[tuple[str, JobView]] = []  # a heap: the oldest of them is the first
+    scanned, unreadable, cursor, all_shown = 0, 0, 0, True
+    while scanned < most:
         at, keys = await queue.caller.command(
             "SCAN", cursor, "MATCH", queue.keys.job("*"), "COUNT", SCAN_COUNT, "TYPE", "string"
         )
-        left = 0
-        for key, raw in zip(keys, await queue.caller.command("MGET", *keys) if keys else (), strict=True):
-            if raw is None:  # gone since the scan
+        cursor = int(at)
+        scanned += len(keys)
+        ids = {key.decode("utf-8", "replace")[prefix:]: key for key in keys}
+        if len(newest) == limit:
+            late = {job_id: key for job_id, key in ids.items() if job_id > newest[0][0]}
+            all_shown = all_shown and len(late) == len(ids)
+            ids = late
+        raws = await queue.caller.command("MGET", *ids.values()) if ids else ()
+        known = {job_id for job_id, _ in newest}  # SCAN may name a key twice
+        for job_id, raw in zip(ids, raws, strict=True):
+            if raw is None or job_id in known:  # None: gone since the scan
                 continue
-            if len(found) == limit:
-                left += 1
-                continue
-            scanned += 1
             try:
-                record = Record.parse(key.decode("utf-8", "replace")[prefix:], raw)
+                record = Record.parse(job_id, raw)
             except ValueError:
                 unreadable += 1
                 continue
-            if which.takes(record):
-                found[record.job_id] = JobView.of(record)
-        progress(scanned, len(found))
-        cursor = int(at)
+            if not which.takes(record):
+                continue
+            if len(newest) < limit:
+                heapq.heappush(newest, (job_id, JobView.of(record)))
+            else:
+                all_shown = False
+                heapq.heappushpop(newest, (job_id, JobView.of(record)))
+        progress(scanned, len(newest))
         if cursor == 0:
-            complete = not left
             break
-    newest = sorted(found.values(), key=lambda job: (job.enqueued_at or 0, job.id), reverse=True)
-    return Listing(tuple(newest), scanned, unreadable, complete)
+    return Listing(
+        tuple(view for _, view in sorted(newest, key=lambda item: item[0], reverse=True)),
+        scanned,
+        unreadable,
+        complete=cursor == 0 and all_shown,
+    )

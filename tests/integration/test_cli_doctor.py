@@ -256,7 +256,7 @@ def test_people_see_a_table_and_what_to_do(desk: Desk) -> None:
 
     assert re.search(r"^problem +persistence +appendonly no", result.stdout, re.MULTILINE)
     assert "dead letters: look with `streamworker dlq list`" in result.stderr
-    assert re.search(r"^1 problems, \d warnings$", result.stderr, re.MULTILINE)
+    assert re.search(r"^1 problem, \d warnings?$", result.stderr, re.MULTILINE)
 
 
 # --- judgements that need no server ----------------------------------------------------------------------

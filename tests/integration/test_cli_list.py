@@ -64,16 +64,25 @@ def test_options_narrow_it(desk: Desk) -> None:
 
 
 def test_a_listing_that_was_cut_says_so(desk: Desk) -> None:
-    for _ in range(5):
-        desk.put()
+    put = [desk.put() for _ in range(5)]
 
     found = desk.json("jobs", "list", "--limit", "3")
     shown = desk.call("jobs", "list", "--limit", "3")
     whole = desk.call("jobs", "list", "--limit", "50")
 
-    assert (len(found["items"]), found["complete"]) == (3, False)
-    assert "3 jobs, 3 records read; there may be more: narrow it by options, or raise --limit" in shown.stderr
-    assert whole.stderr == "5 jobs, 5 records read\n"
+    assert [row["id"] for row in found["items"]] == sorted(put, reverse=True)[:3]
+    assert found["complete"] is False
+    assert "3 jobs, 5 records looked at; there may be more: narrow it by options, or" in shown.stderr
+    assert whole.stderr == "5 jobs, 5 records looked at\n"
+
+
+def test_the_newest_are_shown_of_more_than_one_step_of_the_scan_finds(desk: Desk) -> None:
+    put = [desk.put("add" if number % 2 else "mail") for number in range(1_200)]
+
+    found = desk.json("jobs", "list", "--limit", "2", "--task", "mail")
+
+    assert [row["id"] for row in found["items"]] == sorted(put[::2], reverse=True)[:2]
+    assert (found["scanned"], found["complete"]) == (1_200, False)
 
 
 def test_records_that_cannot_be_read_are_counted(desk: Desk) -> None:
@@ -82,7 +91,7 @@ def test_records_that_cannot_be_read_are_counted(desk: Desk) -> None:
 
     shown = desk.call("jobs", "list")
 
-    assert "1 records cannot be read; see `streamworker doctor`" in shown.stderr
+    assert "1 record cannot be read; see `streamworker doctor`" in shown.stderr
     assert desk.json("jobs", "list")["unreadable"] == 1
 
 
@@ -100,7 +109,18 @@ def test_what_is_listed_cannot_write_to_the_terminal(desk: Desk) -> None:
 
 
 def test_an_unknown_state_is_wrong_usage(desk: Desk) -> None:
-    assert "queued" in desk.refused("jobs", "list", "--status", "waiting", code=2)
+    said = desk.refused("jobs", "list", "--status", "waiting", code=2)
+
+    assert "'waiting' is not one of 'queued'" in said
+    assert "Value error" not in said
+
+
+@pytest.mark.parametrize("limit", ["0", "many"])
+def test_an_impossible_limit_is_wrong_usage(desk: Desk, limit: str) -> None:
+    said = desk.refused("jobs", "list", "--limit", limit, code=2)
+
+    assert "--limit" in said
+    assert "Input" not in said
 
 
 def test_a_scan_has_its_bound_and_tells_how_far_it_is(desk: Desk) -> None:
