@@ -261,15 +261,8 @@ class EmbeddedServer:
 
     def _end_process(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        process.send_signal(signal.SIGCONT)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_process(process, how, patience=_STOP_SECONDS)
 
     def _launch_on_some_port(self) -> None:
         for _ in range(_PORT_ATTEMPTS):
@@ -345,6 +338,19 @@ class EmbeddedServer:
         if b"\r\n:1\r\n" not in reply:
             raise EmbeddedServerError(f"{self.binary.name} cannot run Lua scripts (R50): {reply[:200]!r}")
         return True
+
+
+def end_process(process: subprocess.Popen[bytes], how: signal.Signals, *, patience: float) -> None:
+    """End a server, also one that is paused; by SIGKILL once it has had `patience` seconds."""
+    if process.poll() is not None:
+        return
+    process.send_signal(how)
+    process.send_signal(signal.SIGCONT)
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _ask(port: int, request: bytes, *, until: re.Pattern[bytes]) -> bytes:

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from streamworker.embedded import EmbeddedServerError, EmbeddedServerMissing
+from streamworker.embedded import EmbeddedServerError, EmbeddedServerMissing, end_process
 
 #: Whom it runs as where we are root, the first that there is.
 USERS = ("postgres", "nobody")
@@ -314,15 +314,8 @@ class EmbeddedPostgres:
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.send_signal(how)
-        process.send_signal(signal.SIGCONT)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end_process(process, how, patience=_STOP_SECONDS)
 
     def _stop_at_exit(self) -> None:
         # A forked child inherits the registration, and must not end the server of its parent.
