@@ -166,6 +166,10 @@ class Keys:
         return f"{self.tag}:waiting"
 
     @property
+    def turnstile(self) -> str:
+        return f"{self.tag}:turnstile"
+
+    @property
     def pauses(self) -> str:
         return f"{self.tag}:pauses"
 

@@ -1,7 +1,8 @@
 """An app for chaos runs: every handler writes its start and its end in a journal that outlives its process.
 
 CHAOS_JOURNAL names the journal of this worker process and its children, CHAOS_GO a file that `hold` awaits.
-Retry schedules are short, for unknown errors as well, since a death of the worker is one.
+Retry schedules are short, for unknown errors as well, since a death of the worker is one. Those that pass
+gates name them with the start.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from streamworker import App, Context, PersistentError, Retry, Snooze, TransientError
+from streamworker import (
+    App,
+    Concurrency,
+    Context,
+    Dependency,
+    PersistentError,
+    Rate,
+    Retry,
+    Snooze,
+    TransientError,
+)
 
-app = App("chaos")
+app = App("chaos", dependencies={"carrier": Dependency(concurrency=4)})
 #: Deaths and errors alike: tried again soon, four times in all.
 SHORT = Retry.schedule("100ms", "200ms", "300ms", unknown=["100ms", "200ms", "300ms"])
 #: Seconds between two looks for the file that lets held jobs go.
@@ -29,16 +40,19 @@ def _journal(pid: int) -> int:
     return os.open(os.environ["CHAOS_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
-def _write(what: str, ctx: Context) -> None:
+def _write(what: str, ctx: Context, *holds: str) -> None:
     # One write to a file opened for appending: lines of several processes never mix, and SIGKILL loses none.
-    line = f"{what} {ctx.job_id} {ctx.attempt} {ctx.fence} {time.time_ns()}\n"
-    os.write(_journal(os.getpid()), line.encode())
+    words = (what, ctx.job_id, str(ctx.attempt), str(ctx.fence), str(time.time_ns()), *holds)
+    os.write(_journal(os.getpid()), (" ".join(words) + "\n").encode())
 
 
 @contextmanager
-def journaled(ctx: Context) -> Iterator[None]:
-    """Write the start, and how the block ended: as the last thing before the handler gives control back."""
-    _write("start", ctx)
+def journaled(ctx: Context, *holds: str) -> Iterator[None]:
+    """Write the start, and how the block ended: as the last thing before the handler gives control back.
+
+    `holds`: the gates by which it runs.
+    """
+    _write("start", ctx, *holds)
     try:
         yield
     except Exception:
@@ -139,4 +153,46 @@ async def crash_once(ctx: Context) -> int:
     with journaled(ctx):
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, entity="thing:{thing}")
+async def ordered(ctx: Context, thing: int, seconds: float = 0.01) -> int:
+    """Be the only one about this thing, in the order of arrival."""
+    with journaled(ctx, f"entity:thing:{thing}"):
+        await asyncio.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, entity="part:{part}", entity_order="strict")
+async def strict(ctx: Context, part: int, failures: int = 0, seconds: float = 0.01) -> int:
+    """Be the only one about this part, until it is over: through so many failures."""
+    with journaled(ctx, f"entity:part:{part}"):
+        await asyncio.sleep(seconds)
+        if ctx.attempt <= failures:
+            raise TransientError(f"attempt {ctx.attempt}")
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, limits=[Concurrency("task", 3)])
+async def shared(ctx: Context, seconds: float = 0.05) -> int:
+    """Be one of three."""
+    with journaled(ctx, "concurrency:task:shared"):
+        await asyncio.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, limits=[Rate("task", "40/s", burst=10)])
+async def metered(ctx: Context) -> int:
+    """Start so often at most."""
+    with journaled(ctx, "rate:task:metered"):
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, uses=["carrier"], entity="parcel:{parcel}")
+async def called(ctx: Context, parcel: int, seconds: float = 0.05) -> int:
+    """Be the only one about this parcel, and one of four who call the carrier."""
+    gates = ("pause:dependency:carrier", f"entity:parcel:{parcel}", "concurrency:dependency:carrier")
+    with journaled(ctx, *gates):
+        await asyncio.sleep(seconds)
         return ctx.attempt

@@ -51,7 +51,7 @@ from tests.chaos.collect import FinalReader
 from tests.chaos.faults import Faults
 from tests.chaos.figures import Figures
 from tests.chaos.fleet import Fleet, Worker
-from tests.chaos.history import End, Fault, FaultKind, History, Limits, Start
+from tests.chaos.history import End, Fault, FaultKind, Figure, History, Limits, Paused, Start, declared
 from tests.chaos.journal import Journals, Mark
 from tests.chaos.log_reader import LogReader, own_client
 from tests.chaos.stalls import StallWatch
@@ -117,8 +117,12 @@ class Bench(Faults):
             lease=lease,
             attempts={name: policy.retry.attempts for name, policy in policies.items()},
             starts={name: policy.max_starts for name, policy in policies.items()},
+            **declared(self.app),
             margin=margin,
         )
+        #: What operators did to gates since the last judgement.
+        self.pauses: list[Paused] = []
+        self.figures: list[Figure] = []
         self.namespace = "chaos"
         self.keys = Keys(self.namespace)
         self.server = BenchServer(
@@ -260,9 +264,8 @@ class Bench(Faults):
 
     def idle(self) -> bool:
         """Whether everything that was accepted, or may have been, is over."""
-        return (
-            not self.reader.open and self.accounts.wanted() <= self.reader.over and not self._final.counters()
-        )
+        over = not self.reader.open and self.accounts.wanted() <= self.reader.over
+        return over and not self._final.counters() and not any(n for _, n in self._final.at_gates())
 
     def wait_idle(self, timeout: float = 60.0) -> bool:
         """Wait until all is over and stays so for half a lease; False: in vain."""
@@ -306,7 +309,7 @@ class Bench(Faults):
         names = {number: worker.name for number, worker in self.fleet.by_number().items()}
         job_ids = {edge.job_id for edge in transitions}
         starts = [
-            Start(mark.job_id, mark.attempt, mark.fence, names[mark.number], mark.at)
+            Start(mark.job_id, mark.attempt, mark.fence, names[mark.number], mark.at, mark.holds)
             for mark in marks
             if mark.told is None
         ]
@@ -320,6 +323,8 @@ class Bench(Faults):
         self.forget()
         faults += [Fault(FaultKind.STALL, *stall, sweeps_from=stall[1]) for stall in self._stalls.take()]
         self._judged |= job_ids
+        pauses, self.pauses = self.pauses, []
+        figures, self.figures = self.figures, []
         return History(
             self.limits,
             accepted=accepted,
@@ -329,5 +334,7 @@ class Bench(Faults):
             transitions=transitions,
             unread=unread,
             faults=faults,
+            pauses=pauses,
+            figures=figures,
             final=self._final.read(job_ids),
         )

@@ -14,6 +14,7 @@ from tests.chaos.checker import Violation
 from tests.chaos.director import Director
 from tests.chaos.figures import Figures
 from tests.chaos.gremlins import Gremlins
+from tests.chaos.operator import Operator
 from tests.chaos.plan import Plan, Round
 from tests.chaos.traffic import Traffic
 
@@ -97,7 +98,9 @@ class Campaign:
             return part.jobs * (dealt + 2) // (len(blows) + 1)
 
         traffic = Traffic(self._bench, part.jobs, rate=self._rate, rng=self._fork(), allowed=allowed)
-        with Gremlins(self._bench, self._fork(), every=self._bench.limits.lease / 4) as gremlins, traffic:
+        lease = self._bench.limits.lease
+        gremlins = Gremlins(self._bench, self._fork(), every=lease / 4)
+        with gremlins, Operator(self._bench, self._fork(), every=lease) as operator, traffic:
             for blow in blows:
                 due = part.jobs * (dealt + 1) // (len(blows) + 1)
                 while traffic.made < due and not traffic.done:
@@ -110,7 +113,7 @@ class Campaign:
                 self._director.deal(blow)
                 dealt += 1
                 self._progress(f"{name}: {blow} dealt", always=True)
-        self.account.tricks.update(gremlins.done)
+        self.account.tricks.update(gremlins.done + operator.done)
         self.account.failed_calls += traffic.failed_calls
         self.account.cancelled += traffic.cancelled
         self.account.replayed += traffic.replayed

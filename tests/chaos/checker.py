@@ -1,14 +1,14 @@
 """The one judge of all chaos runs and simulations: what is wrong with a history.
 
 Each rule is a function of its own: those in `rules` look at one job, those in `recovery` at what faults did,
-those in `account` at the run as a whole.
+those in `gates` at who held what, those in `account` at the run as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.chaos import account, recovery, rules
+from tests.chaos import account, gates, recovery, rules
 from tests.chaos.history import History, Life, Limits, lives
 from tests.chaos.verdict import Kind, Violation
 
@@ -38,6 +38,10 @@ RUN_RULES: tuple[RunRule, ...] = (
     account.letters_agree,
     recovery.explained,
     recovery.in_time,
+    gates.never_too_many,
+    gates.within_rate,
+    gates.in_order,
+    gates.not_in_a_pause,
 )
 
 

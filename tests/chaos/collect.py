@@ -13,7 +13,7 @@ from tests.chaos.history import Final
 #: Keys or ids that one pipeline asks for.
 _BATCH = 1000
 #: Counters of `stats` that say what is open.
-_DEPTHS = ("queued", "scheduled", "in_flight")
+_DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned")
 
 
 class FinalReader:
@@ -52,11 +52,23 @@ class FinalReader:
                 pending = int(self._redis.xpending(stream, GROUP)["pending"]) if grouped else 0
                 yield stream, (int(self._redis.xlen(stream)), pending)
 
+        for raw in self._redis.scan_iter(match=f"{self._keys.tag}:lane:*:turn:*", count=_BATCH):
+            yield raw.decode("utf-8", "backslashreplace"), (int(self._redis.xlen(raw)), 0)
+
     def _waiting(self) -> Iterator[tuple[str, int]]:
         for name in (self._keys.schedule, self._keys.deadlines):
             yield name, int(self._redis.zcard(name))
-        for raw in self._redis.scan_iter(match=f"{self._keys.tag}:gate:*", count=_BATCH, _type="zset"):
-            yield raw.decode("utf-8", "backslashreplace"), int(self._redis.zcard(raw))
+        yield from self.at_gates()
+        for kind in ("gate", "waiting"):
+            for raw in self._redis.scan_iter(match=f"{self._keys.tag}:{kind}:*", count=_BATCH, _type="zset"):
+                yield raw.decode("utf-8", "backslashreplace"), int(self._redis.zcard(raw))
+
+    def at_gates(self) -> Iterator[tuple[str, int]]:
+        """How many timers there are, gates with waiters, lanes with a tenant's jobs, and pauses."""
+        yield self._keys.timers, int(self._redis.zcard(self._keys.timers))
+        yield self._keys.waiting, int(self._redis.hlen(self._keys.waiting))
+        yield self._keys.turnstile, int(self._redis.hlen(self._keys.turnstile))
+        yield self._keys.pauses, int(self._redis.exists(self._keys.pauses))
 
     def _immortal(self) -> Iterator[str]:
         """What has no TTL and is either of one job, none of which is open, or no live state at all."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from streamworker.app import App
 from streamworker.core.job import Record
 from streamworker.core.retry import MAX_STRIKES
 from streamworker.core.states import Disposition
@@ -47,6 +49,8 @@ class Start:
     fence: int
     worker: str
     at: float
+    #: The gates by which it runs, as the handler knows them.
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,27 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """What an operator held up: for sure from `since` to `until`, and not before `begin` or after `end`."""
+
+    scope: str
+    since: float
+    until: float
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How many a gate let in, and when that may have been in force."""
+
+    name: str
+    most: int
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What was in force."""
 
@@ -103,6 +128,12 @@ class Limits:
     #: Claims at most by task, for those that do not have the default.
     starts: Mapping[str, int] = field(default_factory=dict)
     strikes: int = MAX_STRIKES
+    #: How many may hold a gate at once, by its name; where operators change that, see `History.figures`.
+    holders: Mapping[str, int] = field(default_factory=dict)
+    #: Tokens, ms in which they come, and burst of each rate, by the name of its gate.
+    rates: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    #: Tasks whose entity is kept through retries.
+    strict: Collection[str] = ()
     #: Seconds that a busy machine may take beyond D6's bound.
     margin: float = 1.0
 
@@ -123,13 +154,29 @@ class Limits:
         return self.starts.get(task, MAX_STARTS)
 
 
+def declared(app: App) -> dict[str, Any]:
+    """What the tasks of an app say about gates, as `Limits` takes it."""
+    figures = app.limits()
+    words = {name: task.gates.declared for name, task in app.tasks.items() if task.gates is not None}
+    return {
+        "holders": {name: int(text) for name, text in figures.items() if name.startswith("concurrency:")},
+        "rates": {name: _rate(text) for name, text in figures.items() if name.startswith("rate:")},
+        "strict": {name for name, gates in words.items() if any(each.figures == "strict" for each in gates)},
+    }
+
+
+def _rate(figures: str) -> tuple[int, int, int]:
+    tokens, period_ms, burst = map(int, figures.split(","))
+    return tokens, period_ms, burst
+
+
 @dataclass(frozen=True, slots=True)
 class Final:
     """What Redis held when all was over."""
 
-    #: Entries and pending entries of each lane stream that has any.
+    #: Entries and pending entries of each lane stream and turnstile that has any.
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    #: Members of the schedule, the deadlines and the gates, where there are any.
+    #: Members of the schedule, the deadlines, the gates and their waiters and timers, where there are any.
     waiting: Mapping[str, int] = field(default_factory=dict)
     #: Counters of what is open that are not zero.
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -154,6 +201,11 @@ class History:
     #: Entries of the log that were trimmed before anybody read them.
     unread: int = 0
     faults: Sequence[Fault] = ()
+    #: What operators did to gates.
+    pauses: Sequence[Paused] = ()
+    figures: Sequence[Figure] = ()
+    #: When the server's clock was put on.
+    jumps: Sequence[float] = ()
     #: None: nobody looked.
     final: Final | None = None
 

@@ -19,6 +19,8 @@ class Mark:
     fence: int
     at: float
     number: int
+    #: Gates by which the handler runs.
+    holds: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,6 +55,6 @@ class Journals:
         self._read[path] = offset + len(whole)
         number = int(path.name.partition(".")[0])
         for line in whole.decode().splitlines():
-            what, job_id, attempt, fence, at = line.split(" ")
+            what, job_id, attempt, fence, at, *holds = line.split(" ")
             told = None if what == "start" else Told(what)
-            yield Mark(told, job_id, int(attempt), int(fence), int(at) / 1e9, number)
+            yield Mark(told, job_id, int(attempt), int(fence), int(at) / 1e9, number, tuple(holds))

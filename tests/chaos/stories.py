@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 
 from streamworker.core.job import Record
 from streamworker.core.states import Status
@@ -24,7 +25,10 @@ class Story:
     Each claim has the fence 10, 20 …, its handler starts with `processing` and ends just before an outcome.
     """
 
-    def __init__(self, path: str = ONCE, *, job: str = "j", task: str = "t", at: float = T0) -> None:
+    def __init__(
+        self, path: str = ONCE, *, job: str = "j", task: str = "t", at: float = T0, holds: str = ""
+    ) -> None:
+        """`holds`: names of the gates by which its handlers run."""
         self.job = job
         self.edges = [
             self._edge(None, Status.QUEUED, at, 0, 0, "enqueued", None, 1, {"task": task, "lane": "normal"})
@@ -42,7 +46,7 @@ class Story:
             if status is Status.QUEUED or (reason == "recovered" and before is Status.CLAIMED):
                 attempt -= 1
             if status is Status.PROCESSING:
-                self.starts.append(Start(job, attempt, fence, worker, at))
+                self.starts.append(Start(job, attempt, fence, worker, at, tuple(holds.split())))
             if before is Status.PROCESSING and reason in ("returned", "error"):
                 told = Told.RETURNED if reason == "returned" else Told.RAISED
                 self.ends.append(End(job, fence, worker, at - 0.1, told))
@@ -91,12 +95,17 @@ class Story:
 
 def run(*stories: Story, **parts: object) -> History:
     """A history of these jobs, all of them accepted."""
+    edges: list[tuple[int, Transition]] = []
+    for story in stories:  # each in its own order, whatever the times of its edges
+        moments = accumulate((edge.at_ms for edge in story.edges), max)
+        edges += zip(moments, story.edges, strict=True)
+    edges.sort(key=lambda each: each[0])
     history = History(
         LIMITS,
         accepted=[Accepted(story.job, "t", "normal") for story in stories],
         starts=[start for story in stories for start in story.starts],
         ends=[end for story in stories for end in story.ends],
-        transitions=[edge for story in stories for edge in story.edges],
+        transitions=[edge for _, edge in edges],
         final=Final(),
     )
     letters = [story.job for story in stories if story.edges[-1].to_status is Status.FAILED_TERMINAL]

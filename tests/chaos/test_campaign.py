@@ -66,7 +66,9 @@ def test_the_mix_has_every_task_that_ends_in_its_own_way() -> None:
 
     tasks = {"quick", "work", "work_in_thread", "work_in_process", "flaky", "snooze", "broken", "crash"}
     assert {request.task for request in drawn} >= tasks
+    assert {request.task for request in drawn} >= {"ordered", "strict", "shared", "metered", "called"}
     assert {request.options.lane for request in drawn} == {None, "priority"}
+    assert {request.options.tenant for request in drawn} == {None, "acme", "umbra"}
     assert any(request.options.delay_ms for request in drawn)
     assert len(set(keys)) < len(keys)
 

@@ -8,7 +8,20 @@ import pytest
 
 from streamworker.core.states import HELD, Disposition, Status
 from tests.chaos.checker import Kind, check, report
-from tests.chaos.history import Accepted, End, Fault, FaultKind, Final, History, Limits, Start, Told, lives
+from tests.chaos.history import (
+    Accepted,
+    End,
+    Fault,
+    FaultKind,
+    Figure,
+    Final,
+    History,
+    Limits,
+    Paused,
+    Start,
+    Told,
+    lives,
+)
 from tests.chaos.recovery import allowed_seconds, second_starts
 from tests.chaos.stories import DIED, KILL, LIMITS, ONCE, T0, Story, run
 
@@ -17,7 +30,51 @@ def kinds(history: History) -> set[Kind]:
     return {violation.kind for violation in check(history)}
 
 
+#: Limits of the stories about gates.
+GATED = replace(LIMITS, holders={"concurrency:c": 2}, rates={"rate:r": (1, 1000, 2)}, strict={"strict"})
+FREEZE = Fault(FaultKind.FREEZE, T0 + 2.2, T0 + 9, "a")
+
+
+def gated(*stories: Story, **parts: object) -> History:
+    return run(*stories, limits=GATED, **parts)
+
+
+def three(holds: str, *, apart: float) -> list[Story]:
+    """Three jobs of one gate, so many seconds apart."""
+    return [Story(job=job, at=T0 + apart * n, holds=holds) for n, job in enumerate("jkl")]
+
+
+def bereaved(k_at: float) -> History:
+    """A worker is killed with a job, and another job of its entity is enqueued at this time."""
+    return gated(Story(DIED, holds="entity:e"), Story(job="k", at=k_at, holds="entity:e"), faults=[KILL])
+
+
+def taken(k_at: float) -> History:
+    """A worker is frozen and its job taken over, while another job of its entity starts."""
+    frozen = Story("claimed@a processing failed_terminal:recovered", holds="entity:e")
+    frozen.ends.append(End("j", 10, "a", T0 + 9, Told.RETURNED))
+    return gated(frozen, Story(job="k", at=k_at, holds="entity:e"), faults=[FREEZE])
+
+
+def paused(since: float, until: float) -> Paused:
+    return Paused("task:t", since, until, since - 0.1, until + 0.1)
+
+
 GOOD: dict[str, History] = {
+    "one after the other of an entity": gated(*three("entity:e", apart=3)),
+    "two at a time": gated(*three("concurrency:c", apart=1.5)),
+    "another one after the death of a holder": bereaved(T0 + 0.7),
+    "another one after the claim of a frozen holder was taken away": taken(T0 + 1.2),
+    "three at a time, when an operator allows it": gated(
+        *three("concurrency:c", apart=0), figures=[Figure("concurrency:c", 3, T0, T0 + 9)]
+    ),
+    "as many as a bucket gives": gated(*three("rate:r", apart=0.5)),
+    "as many as a bucket gives, and again when the clock was put on": gated(
+        *three("rate:r", apart=0.4), jumps=[T0 + 1.1]
+    ),
+    "a claim before a pause and one after it": gated(
+        Story(), Story(job="k", at=T0 + 5), pauses=[paused(T0 + 2, T0 + 5)]
+    ),
     "one that runs once": run(Story()),
     "one that fails and runs again": run(
         Story("claimed processing retry_scheduled:error claimed processing succeeded:returned")
@@ -71,6 +128,12 @@ def _replayed() -> Story:
     return story
 
 
+#: Of strict order: the job before has failed and will be tried again.
+STRICT = Story(
+    "claimed processing retry_scheduled:error claimed processing succeeded:returned",
+    task="strict",
+    holds="entity:e",
+)
 FINAL = Final()
 TWICE = "claimed processing retry_scheduled:error claimed processing succeeded:returned"
 BAD: dict[str, tuple[Kind, History]] = {
@@ -188,6 +251,40 @@ BAD: dict[str, tuple[Kind, History]] = {
     "frozen for long and never recovered": (
         Kind.LATE_RECOVERY,
         run(Story("claimed@a processing"), faults=[Fault(FaultKind.FREEZE, T0 + 2.5, T0 + 90, "a")]),
+    ),
+    "two of an entity at once": (Kind.TOO_MANY_HOLDERS, gated(*three("entity:e", apart=0.5))),
+    "three of two at once": (Kind.TOO_MANY_HOLDERS, gated(*three("concurrency:c", apart=0.2))),
+    "two at once after the limit was lowered": (
+        Kind.TOO_MANY_HOLDERS,
+        gated(
+            *three("concurrency:c", apart=0.5),
+            figures=[Figure("concurrency:c", 3, T0, T0 + 1.4), Figure("concurrency:c", 1, T0 + 1.3, T0 + 9)],
+        ),
+    ),
+    "another one before the death of a holder": (Kind.TOO_MANY_HOLDERS, bereaved(T0 + 0.4)),
+    "another one before the claim of a frozen holder was taken away": (
+        Kind.TOO_MANY_HOLDERS,
+        taken(T0 + 0.9),
+    ),
+    "more than a bucket gives": (Kind.OVER_RATE, gated(*three("rate:r", apart=0.4))),
+    "the later one of an entity first": (
+        Kind.OUT_OF_ORDER,
+        gated(
+            Story(at=T0 + 0.1, holds="entity:e").change(2, at_ms=round((T0 + 4) * 1000)),
+            Story(job="k", at=T0 + 0.2, holds="entity:e"),
+        ),
+    ),
+    "another one between two attempts of strict order": (
+        Kind.OUT_OF_ORDER,
+        gated(STRICT, Story(job="k", task="strict", at=T0 + 2.2, holds="entity:e")),
+    ),
+    "a claim in a pause": (Kind.CLAIMED_IN_PAUSE, gated(Story(), pauses=[paused(T0 + 0.5, T0 + 2)])),
+    "a claim of what a paused dependency is needed for": (
+        Kind.CLAIMED_IN_PAUSE,
+        gated(
+            Story(holds="pause:dependency:d"),
+            pauses=[Paused("dependency:d", T0 + 0.5, T0 + 2, T0 + 0.4, T0 + 2.1)],
+        ),
     ),
     "an entry that stayed": (Kind.LEFT_OVER, run(Story(), final=replace(FINAL, streams={"lane:x": (1, 0)}))),
     "a pending entry that stayed": (

@@ -20,6 +20,8 @@ from tests.chaos.bench import Bench
 EVERY = 0.05
 #: Seconds between two replays of dead letters, and of how many.
 REPLAY_EVERY, REPLAYED = 5.0, 5
+#: Whose jobs stand behind a turnstile when they are many.
+TENANTS = ("acme", "acme", "acme", "umbra")
 #: Jobs of one batch at least, and at most: one script call, so that a call that fails is known as a whole.
 TRICKLE, MOST = 1, 500
 
@@ -33,7 +35,9 @@ class Mix:
         self._name = f"order-{rng.getrandbits(32):08x}"
         self._keys = 0
         kinds: list[tuple[float, Callable[[], Request]]] = [
-            (54, lambda: self._plain("quick", {"number": 7})),
+            (32, lambda: self._plain("quick", {"number": 7})),
+            (8, lambda: Request("quick", {"number": 7}, Options.of(tenant=rng.choice(TENANTS)))),
+            *self._gated(),
             (14, lambda: self._plain("work", {"seconds": round(rng.uniform(0.005, 0.15), 3)})),
             (6, lambda: self._plain("work_in_thread", {"seconds": round(rng.uniform(0.005, 0.1), 3)})),
             (2, lambda: self._plain("work_in_process", {"seconds": round(rng.uniform(0.005, 0.05), 3)})),
@@ -48,6 +52,27 @@ class Mix:
         ]
         self._kinds = [make for _, make in kinds]
         self._weights = [weight for weight, _ in kinds]
+
+    def _gated(self) -> list[tuple[float, Callable[[], Request]]]:
+        """Those that pass gates: few things for many jobs, so that some always wait."""
+        rng = self._rng
+
+        def seconds() -> float:
+            return round(rng.uniform(0.005, 0.1), 3)
+
+        def failures() -> int:
+            return rng.choice((0, 0, 1))
+
+        def number() -> int:
+            return rng.randrange(4)
+
+        return [
+            (3, lambda: self._plain("ordered", {"thing": number(), "seconds": seconds()})),
+            (2, lambda: self._plain("strict", {"part": number(), "failures": failures()})),
+            (3, lambda: self._plain("shared", {"seconds": seconds()})),
+            (3, lambda: self._plain("metered", {})),
+            (3, lambda: self._plain("called", {"parcel": number(), "seconds": seconds()})),
+        ]
 
     def draw(self, count: int) -> list[Request]:
         return [make() for make in self._rng.choices(self._kinds, self._weights, k=count)]
@@ -177,6 +202,7 @@ class Traffic:
                     request.args,
                     key=options.key,
                     lane=options.lane,
+                    tenant=options.tenant,
                     delay=options.delay_ms / 1000 or None,
                 )
             accounts.note([request], [job])
