@@ -59,6 +59,7 @@ def test_the_list_has_a_stable_shape(any_desk: Desk) -> None:
         "error_code": "bad_total",
         "error": "Bad: the total is wrong",
         "attempts": 1,
+        "correlation_id": None,
     }
 
 
