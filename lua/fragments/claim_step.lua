@@ -48,7 +48,7 @@ local function source_of(lane, kind, stream, offered) -- where entries come from
 end
 
 local function has_slot(row)
-  if row and row.paused then return false end
+  if row and row.most and row.most <= 0 then return false end
   if row and row.quarantine then return row.free > 0 end   -- a slot of its own, beside limit and shared
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
@@ -58,6 +58,7 @@ local function grant_claim(rec, from, entry, env)
     redis.pcall('XCLAIM', from.stream, 'workers', worker, 0, entry, 'JUSTID')  -- the group may be gone (R9)
   end
   local row, n = from.row, #claims
+  if row.most then row.most = row.most - 1 end
   claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
     .. since(rec.ut) .. (rec.ga and ' ' .. rec.ga or '')
   claims[n + 2] = rec.id
@@ -208,6 +209,7 @@ local function claim_planned()
       local extra = pass == 1 and math.min(shared_left, row.quota) or shared_left
       local count = math.min(left, row.free + extra)
       if row.quarantine then count = math.min(1, row.free) end
+      if row.most then count = math.min(count, row.most) end
       if count > 0 and not row.dry and left_alone < LEAVE then
         local got = read_lane(row, count)
         row.dry = got < count
@@ -223,14 +225,18 @@ local function claim_jobs()              -- D5: without this session, a late cal
   local verdict = 'OK'
   if pausing then
     for _, row in ipairs(order) do
-      if open_gates().paused('lane:' .. row.lane) then
-        row.paused, row.dry = true, true
-        verdict = verdict .. ' ' .. row.lane
-      end
+      local most, state = open_gates().share_of(row.lane)
+      row.ramps = state == 'ramp'
+      if not (row.ramps and row.quarantine) then row.most = most end
     end
   end
   claim_offered()
   claim_planned()
+  if pausing then
+    for _, row in ipairs(order) do
+      if row.most and row.most <= 0 then verdict = verdict .. ' ' .. row.lane .. (row.ramps and '~' or '') end
+    end
+  end
   if gates then gates.wake(TIMERS_SERVED) end            -- so a busy fleet needs no scheduler
   return verdict
 end

@@ -137,8 +137,10 @@ local pauses_changed = false
 local function paused(scope)
   if not pauses then
     pauses = {}
-    for name, state, till, more in string.gmatch(redis.call('GET', PAUSES) or '', '(%S+) (%l+) (%d+)([^\n]*)') do
-      pauses[name] = { state = state, till = tonumber(till), more = more }
+    for name, state, waiting, length, till, more in
+      string.gmatch(redis.call('GET', PAUSES) or '', '(%S+) (%l+),?(%d*),?(%d*) (%d+)([^\n]*)') do
+      pauses[name] = { state = state, till = tonumber(till), more = more, waiting = tonumber(waiting),
+        length = tonumber(length) }
     end
   end
   return pauses[scope]
@@ -149,12 +151,16 @@ local function something_is_paused()
   return next(pauses) ~= nil
 end
 
--- state `paused`: shut until `till`, or for ever if that is 0; `ramp`: open, and its waiters are in by `till`.
--- `more` is what operators want to read: who and why.
-local function set_pause(scope, state, till, more)
+-- state `paused`: shut until `till`, or for ever if that is 0; `ramp`: open, and who waited is in by `till`, see
+-- openings.lua: `waiting` were they when it began, `length` ms it takes. `more` is what operators want to
+-- read: who and why.
+local function set_pause(scope, state, till, more, waiting, length)
   paused(scope)
-  pauses[scope] = state and { state = state, till = till, more = more } or nil
+  pauses[scope] = state and { state = state, till = till, more = more, waiting = waiting, length = length } or nil
   pauses_changed = true
 end
 
-local function lane_is_paused(lane) return paused('lane:' .. lane) ~= nil end
+local function lane_is_paused(lane)
+  local pause = paused('lane:' .. lane)
+  return pause ~= nil and pause.state == 'paused'
+end

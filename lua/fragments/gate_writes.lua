@@ -39,7 +39,8 @@ end
 local function pauses_text()
   local text = {}
   for scope, pause in pairs(pauses) do
-    text[#text + 1] = scope .. ' ' .. pause.state .. ' ' .. format('%d', pause.till) .. pause.more
+    local ramp = pause.state == 'ramp' and format(',%d,%d', pause.waiting, pause.length) or ''
+    text[#text + 1] = scope .. ' ' .. pause.state .. ramp .. ' ' .. format('%d', pause.till) .. pause.more
   end
   table.sort(text)
   return table.concat(text, '\n')

@@ -67,6 +67,11 @@ local function first_shut(rec)           -- the first gate that it cannot pass n
   return nil
 end
 
+local function opens(gate)               -- a pause that was lifted: who comes lets another one in
+  local pause = paused(sub(gate.name, 7))
+  return pause and pause.state == 'ramp'
+end
+
 -- Keeps the locks before this gate and gives back the rest. An entity stays with who waits for a token:
 -- nobody waits long for one, and its order would be lost.
 local function wait_at(rec, env, gate)
@@ -90,7 +95,7 @@ local function wait_at(rec, env, gate)
   table.insert(gate.fresh[rec.la], one)
   gate.moved[rec.id] = one
   count_waiter(gate, rec.la, 1)
-  if gate.kind ~= 'pause' then gate.touched = true end
+  if gate.kind ~= 'pause' or opens(gate) then gate.touched = true end
   audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' parked:' .. gate.name
 end
 

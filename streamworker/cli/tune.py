@@ -60,6 +60,7 @@ def resume(
     over: Annotated[
         str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
     ] = "60s",
+    at_once: Annotated[bool, typer.Option("--at-once", help="Let all of them in now.")] = False,
     reason: Reason = "",
     app: AppName = None,
     redis_url: RedisUrl = None,
@@ -73,7 +74,7 @@ def resume(
 
     async def act() -> bool:
         async with open_queue(settings) as queue:
-            return await tune.resume(queue, scope, actor=actor(), reason=reason, over=over)
+            return await tune.resume(queue, scope, actor=actor(), reason=reason, over=0 if at_once else over)
 
     resumed = asyncio.run(act())
     if as_json:

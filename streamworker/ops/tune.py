@@ -140,7 +140,8 @@ def read_pauses(text: str) -> list[Pause]:
     found = []
     for line in text.splitlines():
         scope, state, until, by, since, *reason = line.split(" ", 5)
-        found.append(Pause(scope, state, int(until) or None, by, int(since), reason[0] if reason else ""))
+        word = state.partition(",")[0]  # a ramp says as well how many waited, and how long it takes
+        found.append(Pause(scope, word, int(until) or None, by, int(since), reason[0] if reason else ""))
     return sorted(found, key=lambda one: one.scope)
 
 

@@ -84,6 +84,19 @@ def test_a_paused_lane_shows_in_lanes(desk: Desk) -> None:
     desk.call("resume", "lane:normal")
 
 
+def test_a_resume_opens_over_a_minute_or_at_once(desk: Desk) -> None:
+    enqueue(desk, *(f"j{i}" for i in range(5)), gates="")
+    desk.call("pause", "lane:normal")
+    desk.call("resume", "lane:normal")
+    assert len(desk.claim(9)) == 1
+    assert desk.json("gates", "pause:lane:normal")["paused"]["state"] == "ramp"
+
+    desk.call("resume", "lane:normal", "--at-once")
+
+    assert len(desk.claim(9)) == 4
+    assert desk.json("gates") == []
+
+
 @pytest.mark.parametrize("scope", ["normal", "lane:", "queue:normal", "tenant:a b"])
 def test_what_cannot_be_paused_is_refused(desk: Desk, scope: str) -> None:
     assert "lane:NAME" in desk.refused("pause", scope)
