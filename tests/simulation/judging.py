@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import replace
 
+from streamworker.app import App
 from streamworker.core.states import TERMINAL, Reason, Status
 from streamworker.store import events
 from streamworker.store.events import Transition
 from streamworker.store.keys import is_live_state
-from tests.chaos.history import Final, History, Limits, lives
+from tests.chaos.history import Final, History, Limits, declared, lives
 from tests.lua import snapshot
 from tests.lua.snapshot import Snapshot
 from tests.simulation import jobs
@@ -17,17 +18,21 @@ from tests.simulation.redis import RealRedis
 from tests.simulation.story import Story
 
 
-def history_of(story: Story, redis: RealRedis, *, margin: float) -> History:
+def history_of(story: Story, redis: RealRedis, app: App, *, margin: float) -> History:
     """What happened, with the log's times moved back to the virtual clock; `margin` is beyond D6's bound."""
     seen = snapshot.take(redis.link, redis.keys)
+    attempts = dict.fromkeys(app.tasks, jobs.ATTEMPTS)
     return History(
-        limits=Limits(lease=jobs.LEASE, margin=margin, attempts={jobs.TASK: jobs.ATTEMPTS}),
+        limits=Limits(lease=jobs.LEASE, margin=margin, attempts=attempts, **declared(app)),
         accepted=story.accepted,
         maybe=story.maybe,
         starts=story.starts,
         ends=story.ends,
         transitions=list(_transitions(seen, story)),
         faults=story.faults,
+        pauses=story.pauses,
+        figures=story.figures,
+        jumps=story.jumps,
         final=_final(seen),
     )
 
@@ -66,13 +71,14 @@ def _transitions(seen: Snapshot, story: Story) -> Iterator[Transition]:
 
 
 def _final(seen: Snapshot) -> Final:
-    streams = {name: (len(seen.streams[name]), len(seen.pending[name])) for name, _, _ in seen.lane_streams()}
+    lanes = [name for name in seen.streams if name.startswith("lane:")]
+    streams = {name: (len(seen.streams[name]), len(seen.pending.get(name, {}))) for name in lanes}
     records = seen.records()
     # A letter that an operator discarded is accounted for by the record that says so.
     discarded = [job_id for job_id, one in records.items() if one.text("ec") == "persistent discarded"]
     return Final(
         streams=streams,
-        waiting={name: len(seen.zsets.get(name, {})) for name in ("schedule", "deadlines")},
+        waiting=dict(_waiting(seen)),
         counters={name: n for name, n in seen.stats().items() if name.startswith(_DEPTHS)},
         immortal=[name for name, ttl in seen.ttls.items() if ttl == -1 and _forgotten(name, seen)],
         records=records,
@@ -80,8 +86,16 @@ def _final(seen: Snapshot) -> Final:
     )
 
 
-#: Counters of what is open.
-_DEPTHS = ("queued:", "scheduled:", "in_flight:")
+#: Counters of what is open, and keys that hold what waits.
+_DEPTHS = ("queued:", "scheduled:", "in_flight:", "parked:", "turned:")
+_WAITING = ("schedule", "deadlines", "timers", "waiting", "turnstile", "pauses")
+
+
+def _waiting(seen: Snapshot) -> Iterator[tuple[str, int]]:
+    held: dict[str, Sized] = {**seen.zsets, **seen.hashes, **seen.strings}
+    for name, members in held.items():
+        if name in _WAITING or name.startswith(("gate:", "waiting:")):
+            yield name, len(members)
 
 
 def _forgotten(name: str, seen: Snapshot) -> bool:

@@ -23,7 +23,7 @@ FAST, SLOW = 0.0003, 0.003
 #: Seconds between two calls on one link at least: at equal times a loop keeps no order.
 NEXT = 0.000001
 #: Calls after which a blocked read is tried again at once.
-ADDERS = frozenset({"enqueue", "exchange", "settle", "promote", "replay", "cancel"})
+ADDERS = frozenset({"enqueue", "exchange", "settle", "promote", "replay", "cancel", "wake"})
 #: Seconds after which a read that found nothing asks again in any case: a sweep may have added something.
 READ_EVERY = 3.0
 #: Replies that show that a blocked read found nothing.
@@ -267,7 +267,7 @@ class Network:
                 self._later(now + wait, self._unblock, blocked, None)
             return
         self._answer(link, life, future, reply, delay)
-        idle = name == "promote" and reply[0] == reply[1] == 0
+        idle = (name == "promote" and reply[0] == reply[1] == 0) or (name == "wake" and reply[0] == 0)
         if name in ADDERS and not idle:
             self._added += 1
             if self._blocked and not self._stirred:

@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 
 from streamworker.app import App
+from streamworker.store import scripts
 from streamworker.store.connection import Argument
 from streamworker.store.queue import Queue
 from tests.chaos.checker import check
@@ -16,7 +17,7 @@ from tests.simulation import jobs
 from tests.simulation.judging import broken_promises, history_of
 from tests.simulation.loop import Host, Stuck, VirtualLoop, inside, outside
 from tests.simulation.network import Network
-from tests.simulation.people import Operator, Producer
+from tests.simulation.people import SCOPES, Operator, Producer
 from tests.simulation.redis import RealRedis
 from tests.simulation.story import Story
 from tests.simulation.weather import Blow, Climate, Weather
@@ -26,7 +27,7 @@ LEASE = jobs.LEASE
 #: Seconds that a fault lasts, more or less.
 SPANS = (2.0, LEASE / 2, LEASE, 1.5 * LEASE, 2 * LEASE, 3 * LEASE)
 #: Seconds of calm in which every job must have come to its end.
-CALM = 600.0
+CALM = 1200.0
 #: Seconds between two looks whether all is over.
 LOOK_EVERY = 2.0
 
@@ -58,7 +59,7 @@ def run(seed: int, redis: RealRedis, app: App) -> Result:
             loop.run_until_complete(one.run())
         except Stuck as stuck:
             wrong.append(str(stuck))
-        history = history_of(one.story, redis, margin=one.margin)
+        history = history_of(one.story, redis, app, margin=one.margin)
         wrong += [*map(str, check(history)), *broken_promises(one.story, history)]
         seconds = loop.time()
     finally:
@@ -91,6 +92,7 @@ class Simulation:
             executed=self._executed,
         )
         self._workers: list[Worker] = []
+        self._operator: Operator | None = None
         self._hosts: list[Host] = []
         self._born = 0
         self._outside = outside()
@@ -117,10 +119,13 @@ class Simulation:
         self._weather.calm = True
         for worker in self._workers:
             self._thaw(worker.host)
+        if self._operator is not None:
+            self._operator.calm()
         while len(self._workers) < 2:
             self._start_worker()
         end = self._loop.time() + CALM
-        while self._loop.time() < end and not (producer.done() and self._over()):  # noqa: ASYNC110
+        while self._loop.time() < end and not (producer.done() and self._over()):
+            self._open_all()
             await asyncio.sleep(LOOK_EVERY)
         expiry.cancel()
 
@@ -157,13 +162,13 @@ class Simulation:
     def _begin_work(self, producing: Host, operating: Host) -> asyncio.Task[None]:
         opens, settings = self._network.opens, self._app.settings
         queue = Queue(settings, opens=opens)
-        producer = Producer(producing, self.story, queue, random.Random(self._dice.random()))
+        producer = Producer(self._app, producing, self.story, queue, random.Random(self._dice.random()))
 
         def operate() -> None:
             queue = Queue(settings, opens=opens)
             dice = random.Random(self._dice.random())
-            operator = Operator(operating, self.story, producer, queue, dice)
-            self._loop.create_task(operator.work(self._climate.seconds / 12))
+            self._operator = Operator(operating, self.story, producer, queue, dice)
+            self._loop.create_task(self._operator.work(self._climate.seconds / 12))
 
         inside(operating).run(operate)
         return self._loop.create_task(producer.work(self._climate.jobs, self._climate.seconds * 0.8))
@@ -236,6 +241,8 @@ class Simulation:
     def _move_clock(self, seconds: float) -> None:
         """The server's clock jumps: that looks like an outage, or leases lie far ahead (D6, R15)."""
         self._redis.offset_ms += round(seconds * 1000)
+        if seconds > 0:
+            self.story.jumps.append(self.story.now)
         log = self._redis.call("XLEN", self._redis.keys.events)
         self.story.offsets.append((log, self._redis.offset_ms))
         self.story.fault(FaultKind.HINTS, None, sweeps_after=2 * LEASE)
@@ -273,7 +280,17 @@ class Simulation:
         keys, call = self._redis.keys, self._redis.call
         streams = [keys.stream(lane, kind) for lane in self._app.lanes for kind in ("a", "r", "q")]
         waiting = sum(int(call("XLEN", stream)) for stream in streams)
-        return waiting + int(call("ZCARD", keys.schedule)) == 0
+        waiting += sum(int(call("ZCARD", key)) for key in (keys.schedule, keys.timers))
+        waiting += int(call("EXISTS", keys.pauses))
+        return waiting + sum(int(call("HLEN", key)) for key in (keys.waiting, keys.turnstile)) == 0
+
+    def _open_all(self) -> None:
+        """Whatever is paused, also by a call that comes late, is open again."""
+        for scope in SCOPES:
+            rows = ("resume", scope, "0", "-")
+            call = scripts.tune(clock="", actor="operator", retention_ms=scripts.RETENTION_MS, rows=rows)
+            command = ("EVAL", call.script.text, 1, self._redis.keys.tag, *call.argv)
+            self._redis.execute(self._loop.time(), command)
 
     def take_apart(self) -> None:
         """End what everybody left behind: no coroutine may outlive its loop."""

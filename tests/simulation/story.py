@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from streamworker.core.states import Status
-from tests.chaos.history import Accepted, End, Fault, FaultKind, Start, Told
+from tests.chaos.history import Accepted, End, Fault, FaultKind, Figure, Paused, Start, Told
 from tests.simulation.loop import Host, VirtualLoop
 from tests.simulation.redis import START_MS
 
@@ -27,8 +27,12 @@ class Story:
     results: list[tuple[str, Status]] = field(default_factory=list)
     #: How often each job's handler began, whoever ran it.
     begun: dict[str, int] = field(default_factory=dict)
-    #: Where the server's clock was moved: (entries of the log before, new offset in ms).
+    #: Where the server's clock was moved: (entries of the log before, new offset in ms); when it was put on.
     offsets: list[tuple[int, int]] = field(default_factory=list)
+    jumps: list[float] = field(default_factory=list)
+    #: What an operator did to gates.
+    pauses: list[Paused] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
 
     @property
     def now(self) -> float:
@@ -58,11 +62,11 @@ class Story:
             if (fault.kind, fault.worker) == (FaultKind.FREEZE, host.name) and fault.until > self.now:
                 self.faults[position] = replace(fault, end=self.now)
 
-    def start(self, host: Host, job_id: str, attempt: int, fence: int) -> int:
+    def start(self, host: Host, job_id: str, attempt: int, fence: int, holds: tuple[str, ...]) -> int:
         """A handler began; how often it had begun before."""
         before = self.begun.get(job_id, 0)
         self.begun[job_id] = before + 1
-        self.starts.append(Start(job_id, attempt, fence, host.name, self.now))
+        self.starts.append(Start(job_id, attempt, fence, host.name, self.now, holds))
         self.note(f"{job_id} begins (attempt {attempt}, fence {fence})", host)
         return before
 

@@ -29,7 +29,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.timeout(120 + SEEDS)
 def test_no_seed_loses_a_job_or_records_two_outcomes(stage: Stage) -> None:
-    starts, faults = 0, set[FaultKind]()
+    starts, faults, gates, paused = 0, set[FaultKind](), set[str](), 0
     for seed in range(FIRST, FIRST + SEEDS):
         result = stage.run(seed)
         assert not result.wrong, (
@@ -37,9 +37,13 @@ def test_no_seed_loses_a_job_or_records_two_outcomes(stage: Stage) -> None:
         )
         starts += len(result.history.starts)
         faults |= {fault.kind for fault in result.history.faults}
+        gates |= {name.split(":")[0] for start in result.history.starts for name in start.holds}
+        paused += len(result.history.pauses)
 
     assert starts > SEEDS, "the histories are empty"
     assert faults >= STRIKING, "something never went wrong"
+    assert gates == {"entity", "concurrency", "rate", "pause"}, "some gate was passed by nobody"
+    assert paused > SEEDS / 10, "nobody pauses anything"
 
 
 def test_a_seed_does_the_same_every_time(stage: Stage) -> None:
