@@ -1,4 +1,5 @@
--- cancel: queued | retry_scheduled -> failed_terminal at once; a held job is flagged (D9).
+-- cancel: queued | retry_scheduled -> failed_terminal at once; a held job is flagged (D9), and so is one whose
+-- effect may be committed (D14).
 --
 -- Replies, one per row:  OK (it is cancelled) | FLAGGED | ALREADY <status> | GONE
 local tag          = KEYS[1]             -- hash tag of the shard
@@ -26,7 +27,7 @@ for i = 4, #ARGV, 2 do
   elseif WAITING[rec.status] then
     fail(rec, 'cancelled', 'persistent', 'cancelled', '', '', 'own')
     changed = true
-    reply = 'OK'
+    reply = WAITING[rec.status] and 'FLAGGED' or 'OK'      -- its effect is looked for first (D14)
   elseif HELD[rec.status] then
     if (rec.cx or '') == '' then
       put(rec, 'cx', 'cancelled')

@@ -42,7 +42,7 @@ local due = redis.call('ZRANGEBYSCORE', SCHEDULE, '-inf', upto, 'LIMIT', 0, limi
 for i = 1, #due do
   if moved >= MOST_BYTES then break end
   local rec = load(due[i])
-  if rec and not rec.bad and WAITING[rec.status] and rec.en == '-' then
+  if rec and not rec.bad and not rec.ready and WAITING[rec.status] and rec.en == '-' then
     local env = redis.call('HGET', BODY .. rec.id, 'env')
     if env then
       moved = moved + #env

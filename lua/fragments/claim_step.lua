@@ -5,7 +5,8 @@
 -- phase` for each lane, most owed first. phase `q` reads one job of that lane's quarantine instead (D22);
 -- if it is reserved, that job has a slot of its own, beside `limit`.
 -- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
--- lane kind entry age past_deadline unknown_age; the last three in ms relative to now, or '-'.
+-- lane kind entry age past_deadline unknown_age, the last three in ms relative to now, or '-'; then its gates, or
+-- the word `bury`: look for its committed effect, and settle (D14).
 local MAX_STARTS = 20
 local TIMERS_SERVED = 4                  -- timers that a call serves on its way
 local LEAVE = 64                         -- entries of one call that may be looked at and not taken
@@ -60,7 +61,7 @@ local function grant_claim(rec, from, entry, env)
   local row, n = from.row, #claims
   if row.most then row.most = row.most - 1 end
   claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
-    .. since(rec.ut) .. (rec.ga and ' ' .. rec.ga or '')
+    .. since(rec.ut) .. (rec.bu and ' bury' or rec.ga and ' ' .. rec.ga or '')
   claims[n + 2] = rec.id
   claims[n + 3] = env
   if row.quarantine then
@@ -78,26 +79,31 @@ local function reject(stream, entry, result)
 end
 
 local function take_waiting(rec, from, entry, env)
-  if (rec.dl or '') ~= '' and tonumber(rec.dl) <= now then
-    left_alone = left_alone + 1
-    return fail(rec, 'expired', 'persistent', 'expired', '', env, 'own')
-  end
-  if rec.starts >= (rec.ms and tonumber(rec.ms) or MAX_STARTS) then
-    left_alone = left_alone + 1
-    return fail(rec, 'too_many_starts', 'unknown', 'too_many_starts', '', env, 'own')
+  local burial = (rec.bu or '') ~= ''    -- neither gates nor limits concern it, and nothing is charged
+  if not burial then
+    if (rec.dl or '') ~= '' and tonumber(rec.dl) <= now then
+      left_alone = left_alone + 1
+      return fail(rec, 'expired', 'persistent', 'expired', '', env, 'own')
+    end
+    if rec.starts >= (rec.ms and tonumber(rec.ms) or MAX_STARTS) then
+      left_alone = left_alone + 1
+      return fail(rec, 'too_many_starts', 'unknown', 'too_many_starts', '', env, 'own')
+    end
   end
   if not has_slot(from.row) then         -- delivered, but there is no slot: back to ready, uncharged
     ack_entry(rec)
     return make_ready(rec, env)
   end
-  if (rec.ga or pausing) and not open_gates().pass(rec, env) then
-    left_alone = left_alone + 1
-    return
+  if not burial then
+    if (rec.ga or pausing) and not open_gates().pass(rec, env) then
+      left_alone = left_alone + 1
+      return
+    end
+    rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
   end
-  rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
   new_claim(rec)
   put(rec, 'ow', holding)
-  transition(rec, 'claimed', 'claimed')
+  if burial then transition(rec, 'claimed', 'burial') else transition(rec, 'claimed', 'claimed') end
   grant_claim(rec, from, entry, env)
 end
 
@@ -107,8 +113,8 @@ local function take_held(rec, from, entry, env)
     give_back(rec, from.stream, entry)
   elseif from.offered and rec.status == 'claimed' and of_session < tonumber(session) then
     if not has_slot(from.row) then
-      local over = after_cancel(rec, now)
-      rec.attempt = math.max(0, rec.attempt - 1)
+      local over = not rec.bu and after_cancel(rec, now)
+      if not rec.bu then rec.attempt = math.max(0, rec.attempt - 1) end
       if over then return fail(rec, over, 'persistent', over, '', env, 'own') end
       transition(rec, 'queued', 'no_slot', close_claim(rec, 'released', 'own'))
       ack_entry(rec)

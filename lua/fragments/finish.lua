@@ -20,6 +20,7 @@ local function close_claim(rec, outcome, by)
   put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
     .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
   rec.fence, rec.lease = '0', '0'
+  if rec.looked or (rec.bu or '') ~= '' then return ' fence=' .. fence end      -- a look passed no gates
   if rec.ga then open_gates().free(rec) end
   return ' fence=' .. fence
 end
@@ -58,12 +59,42 @@ local function succeed(rec, reason, result, by)
       put(rec, 're', result)
     end
   end
+  if rec.bu then put(rec, 'bu', '') end
   release_key(rec, 'succeeded')
   leave_waits(rec)
 end
 
+-- D14: whether a job may have committed its effect, so that nobody ends it without a look. A task is known for
+-- effects from its first transaction on.
+local function has_effects(rec)
+  return rec.starts > 0 and not rec.looked and redis.call('HGET', POLICIES, 'effects:' .. rec.ta)
+end
+
+local function bury(rec, reason, class, code, text, env, by) -- to be looked at, and only then to be ended
+  if HELD[rec.status] then
+    local held = close_claim(rec, 'retry', by)
+    transition(rec, 'retry_scheduled', 'burial', ' class=' .. class .. ' code=' .. code .. held)
+    if text ~= '' and mirrored() then tell('x', text) end
+  else
+    audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' burial_requested'
+  end
+  put(rec, 'bu', reason .. ' ' .. class .. ' ' .. code)
+  put(rec, 'ec', class .. ' ' .. code)
+  effect(rec)
+  if text ~= '' then rec.body = { 'error', text } end
+  local kind = sub(rec.en, 1, 1)
+  if kind == 'g' or rec.hg then open_gates().leave(rec) end
+  rec.unschedule, rec.leave_deadline = kind == 'g' or kind == '-', true
+  ack_entry(rec)
+  make_ready(rec, env)
+end
+
 local function fail(rec, reason, class, code, text, env, by)
   env = envelope(rec, env)               -- read while the entry is still named by the record
+  if env and has_effects(rec) then
+    if (rec.bu or '') == '' then bury(rec, reason, class, code, text, env, by) end
+    return
+  end
   if rec.fence == '0' then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
   local held = close_claim(rec, 'failed', by)
   transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code .. held)

@@ -1,10 +1,12 @@
--- make_ready: a waiting job goes to its lane's ready stream, or to quarantine if it has strikes (D22).
+-- make_ready: a waiting job goes to its lane's ready stream, or to quarantine if it has strikes (D22) and is
+-- not only to be looked at (D14).
 -- park: a waiting job goes to the schedule until `due`, its envelope to the body (D8).
 local function make_ready(rec, env)
   touch(rec)
   effect(rec)
   rec.ready = env
   rec.kind = rec.strikes > 0 and 'q' or 'r'
+  if (rec.bu or '') ~= '' then rec.kind = 'r' end
 end
 
 local function park(rec, env, due)

@@ -10,6 +10,8 @@
 --   R retry     error text, envelope           -> retry_scheduled
 --   F fail      error text, envelope           -> failed_terminal
 --   L release   gates, envelope                -> queued, the attempt given back; `gates` if the reason is regated
+-- Of a job that is to be buried (D14), S says that its effect was committed, F with reason `buried` that it was
+-- not, R with reason `burial_waits` that nobody could tell; all else hands it back as it was.
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
 -- own, recovered or died; a recovery also names the version and, in place of `started_ago`, the lease that it
 -- judged: another is a claim that lives again (D6).
@@ -73,6 +75,30 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   if delay > 0 then park(rec, env, due) else make_ready(rec, env) end
 end
 
+local function end_burial(rec, kind, reason, delay, text, env, by)
+  if kind == 'F' and reason == 'buried' then
+    local why, class, code = match(rec.bu, '^(%S+) (%S+) (%S+)$')
+    put(rec, 'bu', '')
+    rec.looked = true
+    return fail(rec, why, class, code, redis.call('HGET', BODY .. rec.id, 'error') or '', env, 'own')
+  end
+  env = envelope(rec, env)
+  rec.looked = not env                   -- without it nobody could look again
+  if rec.looked then
+    put(rec, 'bu', '')
+    return fail(rec, 'entry_deleted', 'unknown', 'entry_deleted', text, '', by)
+  end
+  local waits = kind == 'R' and reason == 'burial_waits'
+  local held = close_claim(rec, waits and 'retry' or 'released', by)
+  if waits then
+    transition(rec, 'retry_scheduled', reason, format(' due=%d', now + delay) .. held)
+  else
+    transition(rec, 'queued', reason, held)
+  end
+  ack_entry(rec)
+  if waits then park(rec, env, now + delay) else make_ready(rec, env) end
+end
+
 local function settle_success(head, id, raw, result)
   local fence, started_ago, reason = match(head, SUCCESS)
   if not fence then error('settle row cannot be read: ' .. head) end
@@ -109,6 +135,10 @@ local function settle_row(head, id, raw, text, env)
   if refused then return refused end
   local recovered, died = by == 'recovered', by == 'died'
   if recovered and judged_before(rec, version, started_ago) then return 'STALE' end
+  if rec.bu and kind ~= 'M' then
+    end_burial(rec, kind, reason, tonumber(delay) or 0, text, env, by)
+    return 'OK'
+  end
   if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
   if recovered then

@@ -42,8 +42,8 @@ local function open_turnstile()
     elseif stood and not stands(rec) then
       turn.stand, turn.changed = math.max(0, turn.stand - 1), true
     elseif stands(rec) and not stood then
-      -- What has waited elsewhere goes behind as well, unless a gate has let it in.
-      local passes = (rec.hg or '') ~= '' or rec.unpark
+      -- What has waited elsewhere goes behind as well, unless a gate has let it in, or it only has to be buried.
+      local passes = (rec.hg or '') ~= '' or rec.unpark or (rec.bu or '') ~= ''
       if passes then turn.stand, turn.changed = turn.stand + 1, true
       elseif not admit(turn, turn_most) then rec.kind = 't' end
     end

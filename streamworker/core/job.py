@@ -64,6 +64,10 @@ def encode_envelope(
     return orjson.dumps(raw)
 
 
+#: What stands in place of the gates of a claim that is to be buried.
+_BURY = "bury"
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A worker's right to run one attempt: job, attempt and fence."""
@@ -82,6 +86,7 @@ class Claim:
     unknown_age_ms: int | None  # since a worker first handed it back as an unknown task
     envelope: bytes
     gates: str = ""  # what it passed, as it stands in the record
+    bury: bool = False  # not to be run: look for its committed effect, and settle (D14)
 
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
@@ -102,7 +107,8 @@ class Claim:
             None if past == "-" else -int(past),
             None if unknown == "-" else int(unknown),
             envelope,
-            gates[0] if gates else "",
+            gates[0] if gates and gates != [_BURY] else "",
+            gates == [_BURY],
         )
 
 

@@ -73,6 +73,11 @@ class Reason(StrEnum):
     REPLAYED = "replayed"
     DISCARDED = "discarded"
     RESTORED = "restored"
+    DUPLICATE = "duplicate"
+    EFFECT_COMMITTED = "effect_committed"
+    BURIAL = "burial"
+    BURIAL_WAITS = "burial_waits"
+    BURIED = "buried"
 
 
 class ErrorClass(StrEnum):

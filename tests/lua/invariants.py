@@ -71,7 +71,8 @@ def _places(after: Snapshot, records: dict[str, Record]) -> Iterator[str]:
             if b"env" in after.body(job_id):
                 yield f"{job_id} has the entry {named} and its envelope in the body as well"
         deadline = record.number("dl")
-        if deadline is not None and not record.text("cx") and deadlines.get(job_id) != deadline:
+        listed = deadline is not None and not (record.text("cx") or record.text("bu"))
+        if listed and deadlines.get(job_id) != deadline:
             yield f"{job_id} has the deadline {deadline} but is listed with {deadlines.get(job_id)}"
     for name in ("schedule", "deadlines"):
         for job_id in after.zsets.get(name, {}):

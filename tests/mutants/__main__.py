@@ -5,7 +5,7 @@
     python -m tests.mutants --by sequences            the stateful test
     python -m tests.mutants recover                   only those with `recover` in their name
 
-The list is `tests/lua/guards.py` and `guards_gates.py`. Ends with status 1 when fewer than nine of ten are
+The list is `tests/lua/guards*.py`. Ends with status 1 when fewer than nine of ten are
 noticed, or one goes unnoticed that the list does not explain.
 """
 
