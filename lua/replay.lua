@@ -75,6 +75,7 @@ local function replay(letter, id, epoch, task)
   for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq', 'pl' }) do
     if (rec[field] or '') ~= '' then put(rec, field, '') end
   end
+  if rec.ga then open_gates().line_up(rec) end
   make_ready(rec, dead.env)
   rec.reopen = true
   letters[#letters + 1] = letter

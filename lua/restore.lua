@@ -32,6 +32,7 @@ local function revive(id, head, more)
     more = more, added = '', was_lane = la }
   read_lines(rec, more)
   records[id] = rec
+  if rec.hg then put(rec, 'hg', '') end  -- what it held, no gate knows any more
   return rec, tonumber(due)
 end
 

@@ -13,15 +13,15 @@ local function after_cancel(rec, due)    -- D9: only a success wins over a cance
 end
 
 -- D1: what this fence came to, for a re-sent settle: fence outcome by started ended. Returns the fence as
--- a fact for the log, since the token that follows has none.
-local function close_claim(rec, outcome, by)
+-- a fact for the log, since the token that follows has none. `at_once`: it goes to its stream again.
+local function close_claim(rec, outcome, by, at_once)
   local fence = rec.fence
   if fence == '0' then return '' end
   put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
     .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
   rec.fence, rec.lease = '0', '0'
   if rec.looked or (rec.bu or '') ~= '' then return ' fence=' .. fence end      -- a look passed no gates
-  if rec.ga then open_gates().free(rec) end
+  if rec.ga then open_gates().free(rec, at_once) end
   return ' fence=' .. fence
 end
 

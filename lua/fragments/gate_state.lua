@@ -121,14 +121,26 @@ local function holds(rec, name)          -- by its record, which decides (D13)
   return HELD[rec.status] and LOCK[kind_of(name)] and word_of(rec, name) ~= nil
 end
 
-local function next_place()
-  last_place = (last_place or tonumber(redis.call('HGET', STATS, 'places') or '0')) + 1
+local function next_place()              -- the time in 1/1024 ms, but after every other (as a fence, D4)
+  last_place = math.max((last_place or tonumber(redis.call('HGET', STATS, 'places') or '0')) + 1, now * 1024)
   return last_place
 end
 
-local function place_of(rec)             -- its place in every queue, given once and kept (D12, D16)
-  if (rec.pl or '') == '' then put(rec, 'pl', format('%d', next_place())) end
+-- Its place in every queue, given once and kept (D12, D16), or nil. Who passes without waiting is given none;
+-- when it comes back, it stands where it was enqueued, or where its delay was over.
+local function first_place(rec)
+  if (rec.pl or '') ~= '' then return tonumber(rec.pl) end
+  if (rec.sd or '') == '' then return nil end            -- no claim of it has ended yet
+  return (match(rec.di or '', '^SCHEDULED (%d+)$') or rec.at) * 1024
+end
+
+local function place_of(rec)
+  if (rec.pl or '') == '' then put(rec, 'pl', format('%d', first_place(rec) or next_place())) end
   return tonumber(rec.pl)
+end
+
+local function line_up(rec)              -- behind all others
+  put(rec, 'pl', format('%d', next_place()))
 end
 
 local pauses                             -- scope -> what holds it up, read once

@@ -15,7 +15,7 @@ local function drop_false_holders(gate)  -- the longest holders are checked agai
 end
 
 local function may_take_over(gate, rec)  -- an unclaimed grant of a later place
-  local mine = tonumber(rec.pl or '')
+  local mine = first_place(rec)
   if not mine then return false end
   local latest = redis.call('ZRANGEBYSCORE', gate.key, '-inf', format('(%d', -mine), 'LIMIT', 0, 8)
   for _, id in ipairs(latest) do
@@ -147,6 +147,11 @@ local function pass(rec, env)            -- true: it may be claimed; false: it i
   return not gate
 end
 
+local function sort_out(rec)             -- its gates are others now: it keeps what it still needs
+  return_grants(rec, function(name) return word_of(rec, name) end)
+  if rec.hg == '' then timers['grant:' .. rec.id] = false end
+end
+
 local function leave(rec)                -- a waiting job that ends: its place and its grants are free
   local gate = waits_at(rec)
   if gate then
@@ -160,15 +165,23 @@ local function leave(rec)                -- a waiting job that ends: its place a
   end
 end
 
-local function free(rec)                 -- a claim ends: its locks are free; a strict one waits for the retry
+-- Whether a job whose claim ends keeps this lock: its entity, if that is strict, or if the job goes to its stream
+-- at once, as after a crash, and nobody was before it.
+local function stays(word, rec, at_once)
+  if word.kind ~= 'entity' then return false end
+  return figures_of(word) == 'strict' or at_once and not someone_earlier(word.gate, rec)
+end
+
+local function free(rec, at_once)        -- a claim ends, and its locks are free
   local list = gates_of(rec)
   for i = 1, #list do
     local word = list[i]
     if LOCK[word.kind] then
       local gate = gate_at(word)
-      if word.kind == 'entity' and figures_of(word) == 'strict' then
+      if stays(word, rec, at_once) then
         gate.change[rec.id] = format('%d', -place_of(rec))
         put(rec, 'hg', ' ' .. word.name .. ' ')
+        if figures_of(word) ~= 'strict' then timers['grant:' .. rec.id] = 'inf' end
       else
         drop_holder(gate, rec.id)
       end

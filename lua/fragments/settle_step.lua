@@ -37,10 +37,10 @@ local function begin(rec, started_ago)   -- claimed -> processing, in the line o
   rec.begun, rec.tried = ago, rec.attempt
 end
 
-local function regate(rec, list)         -- D17: it passes other gates from now on; those of its claim are free
-  if (rec.hg or '') ~= '' then open_gates().leave(rec) end -- a strict lock is nobody's any more
+local function regate(rec, list)         -- D17: it passes other gates from now on
   put(rec, 'ga', list)
   if list == '' then rec.ga = nil end
+  if (rec.hg or '') ~= '' then open_gates().sort_out(rec) end
 end
 
 local function end_attempt(rec, kind, by, reason, class, code, delay, policy, text, env)
@@ -63,7 +63,7 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
   elseif delay > 0 then
     facts = format(' due=%d', due)
   end
-  local held = close_claim(rec, kind == 'R' and 'retry' or 'released', by)
+  local held = close_claim(rec, kind == 'R' and 'retry' or 'released', by, delay == 0)
   transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, facts .. held)
   if kind == 'R' and text ~= '' and mirrored() then tell('x', text) end
   if kind == 'R' then

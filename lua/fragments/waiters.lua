@@ -71,7 +71,7 @@ local function someone_earlier(gate, rec)
   waits_of(gate)
   if gate.total == 0 then return false end
   local _, place = next_up(gate)
-  local mine = tonumber(rec.pl or '')
+  local mine = first_place(rec)
   return place ~= nil and (not mine or place < mine)
 end
 

@@ -38,8 +38,8 @@ async def shared(ctx: Context, seconds: float) -> None:
 
 
 @app.task(entity="thing:{thing}")
-async def ordered(ctx: Context, thing: int, number: int) -> None:
+async def ordered(ctx: Context, thing: int, number: int, seconds: float = 0.002) -> None:
     """One at a time of its thing."""
     note("begin", ctx, thing, number)
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(seconds)
     note("end", ctx, thing, number)

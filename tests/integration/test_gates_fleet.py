@@ -186,3 +186,28 @@ async def test_an_entity_is_one_at_a_time_in_order_across_processes(fleet: Fleet
             assert note.attempt == 1, "nobody is charged for waiting"
     assert sum(map(len, order.values())) == entities * each
     assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+async def test_a_crash_changes_the_order_of_no_entity(fleet: Fleet) -> None:
+    entities, each = 10 * SCALE, 10
+    keys = Keys(fleet.namespace)
+    async with Client(fleet.url, app=fleet.namespace) as client, async_client(fleet.url) as redis:
+        await client.enqueue_many(
+            Request("ordered", {"thing": number % entities, "number": number, "seconds": 0.02})
+            for number in range(entities * each)
+        )
+        await wait_until_async(lambda: holder(fleet), timeout=20, what="somebody runs one")
+        victim = holder(fleet) or fleet.workers[0]
+        victim.kill()
+        await wait_until_async(lambda: over(redis, keys), timeout=60 + 10 * SCALE, what="all are done")
+
+    order: dict[str, list[int]] = {}
+    died = Counter[str]()
+    for note in fleet.notes():
+        thing, number = note.more
+        if note.what == "begin":
+            order.setdefault(thing, []).append(int(number))
+        died[note.job_id] += 1 if note.what == "begin" else -1
+    assert any(died.values()), "nobody died with a job, so nothing was shown"
+    assert all(numbers == sorted(numbers) for numbers in order.values()), order
+    assert all(len(set(numbers)) == each for numbers in order.values())

@@ -7,7 +7,7 @@ import pytest
 from streamworker.core.outcome import Success
 from streamworker.store.connection import ReplyError
 from tests.lua.driver import Shard, job
-from tests.lua.test_gates import fill, holders, ids
+from tests.lua.gating import fill, holders, ids
 from tests.lua.test_out_of_memory import alone, out_of_memory
 
 __all__ = ["alone"]

@@ -6,7 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Success
 from tests.lua.driver import Shard, job, plan_of
-from tests.lua.test_gates import UNCLAIMED, fill, holders, ids, waiters
+from tests.lua.gating import UNCLAIMED, fill, holders, ids, waiters
 
 RATE = "rate:tenant:acme"
 

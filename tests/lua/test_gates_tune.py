@@ -6,7 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Success
 from tests.lua.driver import Shard, plan_of
-from tests.lua.test_gates import fill, holders, ids, waiters
+from tests.lua.gating import fill, holders, ids, waiters
 
 CARRIER = "0 pause:dependency:carrier"
 SCOPES = [("tenant:acme", ""), ("task:add", ""), ("dependency:carrier", CARRIER)]

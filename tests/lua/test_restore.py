@@ -136,6 +136,21 @@ def test_restored_jobs_pass_their_gates_again(shard: Shard) -> None:
     assert {first.job_id, second.job_id} == {"a", "b"}
 
 
+def test_a_restored_job_keeps_its_place_and_not_what_it_was_granted(shard: Shard) -> None:
+    """Each had the entity when it was enqueued, one after the other; the gate knows of neither by now."""
+    gated = "\nga=0 entity:shipment:7\npl={}\nhg= entity:shipment:7 "
+    for name, place in (("a", 1), ("b", 2), ("c", 3)):
+        assert restore(shard, name, head_of("queued", attempt=0), gated.format(place)) == "RESTORED"
+
+    ran = []
+    while claims := shard.claim(limit=3):
+        (claim,) = claims
+        ran.append(claim.job_id)
+        shard.settle(claim, Success())
+
+    assert ran == ["a", "b", "c"]
+
+
 def test_a_held_key_makes_a_later_enqueue_a_duplicate(shard: Shard) -> None:
     assert shard.send(scripts.hold(rows=["add::k", "old f succeeded", 60_000])) == 1
     assert shard.send(scripts.hold(rows=["add::k", "other g succeeded", 60_000])) == 0

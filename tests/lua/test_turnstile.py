@@ -7,7 +7,7 @@ import pytest
 from streamworker.core.outcome import Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from tests.lua.driver import Shard, job, plan_of
-from tests.lua.test_gates import ids
+from tests.lua.gating import ids
 
 #: Jobs of one tenant that may stand in a lane.
 STAND = 16
