@@ -99,13 +99,18 @@ local function wait_at(rec, env, gate)
   audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' parked:' .. gate.name
 end
 
+local function lose(rec, word)           -- its grant goes to an earlier place: it waits again, at the first that it lost
+  if stream_of(rec) then return wait_at(rec, envelope(rec), word.gate) end
+  return_grants(rec, function(name) return name ~= word.name end)
+end
+
 local function enter(rec)                -- holds everything from now on; a rate is charged only here
   local granted = (rec.hg or '') ~= ''
   local list = gates_of(rec)
   for i = 1, #list do
     local word = list[i]
     local victim = victims[word.name]
-    if victim then wait_at(victim, envelope(victim), word.gate) end   -- at once, so that nobody overtakes it
+    if victim then lose(victim, word) end                -- at once, so that nobody overtakes it
     if word.kind == 'rate' then
       if granted and is_granted(rec, word.name) then drop_holder(word.gate, rec.id) end
       take_token(word.gate, word)

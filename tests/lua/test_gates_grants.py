@@ -9,6 +9,7 @@ from tests.lua.driver import Shard, plan_of
 from tests.lua.gating import (
     APART,
     LOCK,
+    RETRY,
     UNCLAIMED,
     die,
     fill,
@@ -54,6 +55,24 @@ def test_a_later_place_takes_nothing_over(shard: Shard) -> None:
     shard.settle(b, Success())
 
     assert holders(shard, "concurrency:g") == {"c": "granted"}
+
+
+def test_who_loses_two_grants_waits_once(shard: Shard) -> None:
+    """b stands in ready with a token and the entity when a comes back, whose place is earlier."""
+    gates = "0 rate:r|1,1000,1 entity:order:7"
+    fill(shard, "a", "b", gates=gates)
+    shard.settle(shard.claim_one(), RETRY)
+    assert shard.claim() == [], "b waits for a token"
+    shard.elapse(1000)
+    shard.promote()
+    shard.wake()
+    assert (holders(shard), holders(shard, "rate:r")) == ({"b": "granted"}, {"b": "granted"})
+
+    (a,) = shard.claim()
+
+    assert (a.job_id, a.attempt) == ("a", 2)
+    assert holders(shard) == {"a": "runs"}
+    shard.check("b", place="rate:r")
 
 
 def test_arrivals_do_not_take_over(shard: Shard) -> None:
