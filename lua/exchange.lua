@@ -11,6 +11,7 @@ local limit        = ARGV[6]             -- claims at most; 0 claims nothing
 local shared       = ARGV[7]             -- free shared slots
 local offers       = ARGV[8]             -- lines: lane kind entry
 local plan         = ARGV[9]             -- lines: lane reserved quota phase
+local calls        = ARGV[10]            -- lines: gate ok errors timeouts, of dependencies that were called
 -- rows: head id [first [second]], see fragments/settle_step.lua
 local script, actor = 'exchange', worker
 -- include: fragments/base.lua
@@ -30,7 +31,7 @@ local function exchange()
 
   local function settle()
 -- include: fragments/settle_step.lua
-    return settle_rows(10)
+    return settle_rows(11)
   end
 
   local function claim()
@@ -39,6 +40,7 @@ local function exchange()
     return verdict, claims, fence
   end
 
+  if calls ~= '' then open_gates().breakers().report(calls) end
   local replies = settle()
   local verdict, claims, fence = claim()
   commit(fence)

@@ -7,6 +7,8 @@ local actor        = ARGV[2]             -- who asks, for the log
 local retention_ms = ARGV[3]             -- how long a finished record stays
 -- rows: verb name value reason
 -- pause: a scope, for `value` ms or '' for good. resume: a scope; its waiters come in over `value` ms.
+-- open, close: a breaker, for the first number of `value` in ms or 0 for good; of `close` the second is the ms over
+-- which its waiters come in. auto: a breaker whose calls decide again.
 -- limit: a gate's name or a limit, and its figures. reset: the same without figures: what was declared holds.
 local script = 'tune'
 -- include: fragments/base.lua
@@ -45,6 +47,34 @@ function verbs.resume(scope, value)
   if not pause then return 'NOTHING', false end
   if pause.state == 'ramp' and now + tonumber(value) >= pause.till then return 'OK', false end
   known.lift(scope, tonumber(value))
+  return 'OK', true
+end
+
+local function force(state, name, value, reason)
+  local breakers = known.breakers()
+  local for_ms, ramp_ms = match(value, '^(%d+) (%d+)$')
+  local till, one = tonumber(for_ms) > 0 and now + for_ms or 0, breakers.at(name)
+  if one and one.by ~= '-' and one.state == state and one.till == till and one.reason == reason then
+    return 'OK', false
+  end
+  local more = { till = till, by = actor, reason = reason }
+  if state == 'closed' then breakers.close(name, tonumber(ramp_ms), more) else breakers.turn(name, state, more) end
+  return 'OK', true
+end
+
+function verbs.open(name, value, reason) return force('open', name, value, reason) end
+
+function verbs.close(name, value, reason) return force('closed', name, value, reason) end
+
+function verbs.auto(name)
+  local breakers = known.breakers()
+  local one = breakers.at(name)
+  if not one or one.by == '-' then return 'NOTHING', false end
+  if one.state == 'open' then
+    breakers.turn(name, 'half_open', nil, 'an operator let it go')
+  else
+    breakers.forget(name)
+  end
   return 'OK', true
 end
 

@@ -6,6 +6,7 @@
 -- `waiting` counts who waits at each gate, by lane: `lane n lane n`.
 local GATE, WAITING_AT, WAITERS = tag .. ':gate:', tag .. ':waiting:', tag .. ':waiting'
 local POLICIES, TIMERS, PAUSES = tag .. ':policies', tag .. ':timers', tag .. ':pauses'
+local BREAKERS = tag .. ':breakers'
 local LOCK = { entity = true, concurrency = true }       -- kinds with holders that run
 local by_name, in_order = {}, {}
 local lists, policies = {}, {}
@@ -118,6 +119,7 @@ end
 local function holds(rec, name)          -- by its record, which decides (D13)
   if not rec or rec.bad then return false end
   if WAITING[rec.status] then return is_granted(rec, name) end
+  if is_granted(rec, name) then return true end            -- it tries a dependency
   return HELD[rec.status] and LOCK[kind_of(name)] and word_of(rec, name) ~= nil
 end
 
@@ -170,6 +172,14 @@ local function set_pause(scope, state, till, more, waiting, length)
   paused(scope)
   pauses[scope] = state and { state = state, till = till, more = more, waiting = waiting, length = length } or nil
   pauses_changed = true
+end
+
+local breakers                           -- what is known of breakers, once one of them matters
+local breakers_text                      -- those that are not closed, see breakers.lua; read once
+
+local function tripped()
+  if breakers_text == nil then breakers_text = redis.call('GET', BREAKERS) end
+  return breakers_text
 end
 
 local function lane_is_paused(lane)

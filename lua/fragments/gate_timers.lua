@@ -54,7 +54,7 @@ local function look_after(rec)           -- for `repair`: whether it waits where
       gate.waits[lane] = redis.call('ZCARD', WAITING_AT .. lane .. ':' .. gate.name)
       gate.total = gate.total + gate.waits[lane]
     end
-    if LOCK[gate.kind] then drop_false_holders(gate) end
+    if gate.kind ~= 'rate' and gate.kind ~= 'pause' then drop_false_holders(gate) end
   end
   return redis.call('ZSCORE', WAITING_AT .. rec.la .. ':' .. gate.name, rec.id)
 end

@@ -34,10 +34,16 @@ local function give_back(rec, entities_too)              -- what stands in a str
   if rec.hg ~= '' then watch_grants(rec) else timers['grant:' .. rec.id] = false end
 end
 
+local open_breakers                      -- see openings.lua
+
+local function has_places(gate)          -- whether who passes it holds it
+  return gate.kind ~= 'pause' and (gate.kind ~= 'breaker' or open_breakers().probing(gate.name))
+end
+
 local function give(gate, rec, env)      -- the waiter becomes a holder and enters ready
   move_out(gate, rec.la, rec.id)
   rec.en = '-'
-  if gate.kind ~= 'pause' then
+  if has_places(gate) then
     add_holder(gate, rec.id, format('%d', -place_of(rec)))
     put(rec, 'hg', ((rec.hg or '') == '' and ' ' or rec.hg) .. gate.name .. ' ')
   end

@@ -4,6 +4,7 @@ local RAMP_MS = 60000                    -- how long a pause that ran out takes 
 
 local function room(gate, word)
   if word.kind == 'rate' then return tokens_left(gate, word) end
+  if word.kind == 'breaker' then return open_breakers().places(word) - count_of(gate) end
   local figures = figures_of(word)
   local most = word.kind == 'entity' and 1 or word.most
   if not most then error('the figures of ' .. word.name .. ' cannot be read: ' .. figures) end
@@ -78,8 +79,15 @@ local function open_up(gate)             -- a pause whose time has come, or that
   end
 end
 
+function open_breakers()
+  if breakers then return breakers end
+-- include: fragments/breakers.lua
+  return breakers
+end
+
 local function grant(gate)               -- as far as there is room and somebody waits
   if gate.kind == 'pause' then return open_up(gate) end
+  if gate.kind == 'breaker' and not has_places(gate) then return open_breakers().let_in(gate) end
   waits_of(gate)
   while gate.total > 0 do
     if gate.kind == 'entity' and count_of(gate) > 0 then return end

@@ -37,7 +37,7 @@ local function is_open(gate, word, rec)
   local left = room(gate, word)
   if left < 1 and not gate.checked then
     gate.checked = true
-    if LOCK[word.kind] then drop_false_holders(gate) end
+    if word.kind ~= 'rate' then drop_false_holders(gate) end
     left = room(gate, word)
   end
   if left >= 1 then return not someone_earlier(gate, rec) end
@@ -50,6 +50,13 @@ local function stops(rec, scope)
   return pause.state == 'paused' or someone_earlier(gate_of('pause:' .. scope), rec)
 end
 
+local function breaks(word, rec)         -- a breaker that is not closed: few may try, or who waits goes first
+  local gate, one = gate_at(word), open_breakers().at(word.name)
+  if not one then return false end
+  if one.state == 'half_open' then return not is_open(gate, word, rec) end
+  return one.state == 'open' or someone_earlier(gate, rec)
+end
+
 local function first_shut(rec)           -- the first gate that it cannot pass now, or nil
   if something_is_paused() then
     if stops(rec, 'task:' .. rec.ta) then return gate_of('pause:task:' .. rec.ta) end
@@ -60,8 +67,10 @@ local function first_shut(rec)           -- the first gate that it cannot pass n
     local word = list[i]
     if word.kind == 'pause' then
       if something_is_paused() and stops(rec, sub(word.name, 7)) then return gate_of(word.name) end
-    elseif word.kind ~= 'breaker' then
-      if not is_open(gate_at(word), word, rec) then return gate_at(word) end
+    elseif word.kind == 'breaker' then
+      if (breakers or tripped()) and breaks(word, rec) then return gate_at(word) end
+    elseif not is_open(gate_at(word), word, rec) then
+      return gate_at(word)
     end
   end
   return nil
@@ -104,8 +113,15 @@ local function lose(rec, word)           -- its grant goes to an earlier place: 
   return_grants(rec, function(name) return name ~= word.name end)
 end
 
+local function try(rec, gate, granted)   -- a breaker that few may try: it holds a place until it ends
+  if granted then drop_holder(gate, rec.id) end            -- it may be closed by now
+  if not has_places(gate) then return '' end
+  add_holder(gate, rec.id, now_text)
+  return gate.name .. ' '
+end
+
 local function enter(rec)                -- holds everything from now on; a rate is charged only here
-  local granted = (rec.hg or '') ~= ''
+  local granted, tries = (rec.hg or '') ~= '', ''
   local list = gates_of(rec)
   for i = 1, #list do
     local word = list[i]
@@ -118,12 +134,12 @@ local function enter(rec)                -- holds everything from now on; a rate
       if word.kind == 'entity' then place_of(rec) end      -- a retry comes back to this place (D16)
       if granted and is_granted(rec, word.name) then word.gate.change[rec.id] = now_text
       else add_holder(word.gate, rec.id, now_text) end
+    elseif word.kind == 'breaker' and (granted or breakers) then
+      tries = tries .. try(rec, gate_at(word), granted and is_granted(rec, word.name))
     end
   end
-  if granted then
-    put(rec, 'hg', '')
-    timers['grant:' .. rec.id] = false
-  end
+  if granted then timers['grant:' .. rec.id] = false end
+  if granted or tries ~= '' then put(rec, 'hg', tries ~= '' and ' ' .. tries or '') end
 end
 
 local function arrive(row)               -- a new job has its entity at once, or waits for it in the order of arrival
@@ -178,18 +194,21 @@ local function stays(word, rec, at_once)
 end
 
 local function free(rec, at_once)        -- a claim ends, and its locks are free
-  local list = gates_of(rec)
+  local list, kept = gates_of(rec), ''
   for i = 1, #list do
     local word = list[i]
     if LOCK[word.kind] then
       local gate = gate_at(word)
       if stays(word, rec, at_once) then
         gate.change[rec.id] = format('%d', -place_of(rec))
-        put(rec, 'hg', ' ' .. word.name .. ' ')
+        kept = ' ' .. word.name .. ' '
         if figures_of(word) ~= 'strict' then timers['grant:' .. rec.id] = 'inf' end
       else
         drop_holder(gate, rec.id)
       end
+    elseif word.kind == 'breaker' and is_granted(rec, word.name) then
+      drop_holder(gate_at(word), rec.id)                   -- the next may try
     end
   end
+  if kept ~= (rec.hg or '') then put(rec, 'hg', kept) end
 end

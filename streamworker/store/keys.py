@@ -56,6 +56,10 @@ CATALOGUE: tuple[KeySpec, ...] = (
             "tokens of a rate: level, time, period"),
     KeySpec("lock:<name>", "string", "the lock's", "lock/acquire", "a handler's lock: holder, token"),
     KeySpec("pauses", "string", "none", "tune, wake", "what is paused: scope, state, until, who, since, why"),
+    KeySpec("breakers", "string", "none", "exchange, wake, tune",
+            "breakers that are not closed: state, since, until, trips, trials, ramp, who, why"),
+    KeySpec("breaker:<dependency>", "string", "two windows", "exchange",
+            "calls of a dependency in the last window: half of it, ok, failed, and the half before"),
     KeySpec("timers", "zset", "none", "claim, settle, wake",
             "when a gate may open or a grant goes back (ms)"),
     KeySpec("dlq", "stream", "none", "finish, replay, discard", "dead letters"),
@@ -172,6 +176,10 @@ class Keys:
     @property
     def pauses(self) -> str:
         return f"{self.tag}:pauses"
+
+    @property
+    def breakers(self) -> str:
+        return f"{self.tag}:breakers"
 
     @property
     def timers(self) -> str:

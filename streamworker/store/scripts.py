@@ -87,11 +87,12 @@ def exchange(
     shared: int,
     offers: str,
     plan: str,
+    calls: str = "",
     rows: Iterable[Argument],
 ) -> Call:
     return Call(
         lua.load("exchange"),
-        (clock, worker, session, lease_ms, retention_ms, limit, shared, offers, plan, *rows),
+        (clock, worker, session, lease_ms, retention_ms, limit, shared, offers, plan, calls, *rows),
     )
 
 

@@ -167,6 +167,7 @@ class Shard(Reader):
         plan: str | None = None,
         offers: Sequence[Offer] = (),
         session: int | None = None,
+        calls: str = "",
     ) -> scripts.Call:
         return scripts.exchange(
             clock=self.clock,
@@ -178,6 +179,7 @@ class Shard(Reader):
             shared=limit,
             offers=scripts.offer_lines(offers),
             plan=plan_of("normal") if plan is None else plan,
+            calls=calls,
             rows=rows,
         )
 

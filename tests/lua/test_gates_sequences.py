@@ -18,10 +18,12 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import HELD, TERMINAL, ErrorClass, Reason
 from streamworker.store.keys import STREAM_SUFFIX
 from tests.lua.driver import LEASE, Shard, job, plan_of
-from tests.lua.gate_invariants import words
+from tests.lua.gate_invariants import granted, words
 
 EXAMPLES = int(os.environ.get("STREAMWORKER_STATEFUL_EXAMPLES", "200")) // 4
 LANES = ("normal", "priority")
+#: Half of at least 2 calls; open for a second; one at a time may try; opens over 2 s.
+BREAKER = "50,2,10000,1000,1,2000"
 GATES = (
     "",
     "0 entity:e:1",
@@ -32,8 +34,10 @@ GATES = (
     "0 pause:dependency:x",
     "0 rate:r|1,1000,1 entity:e:1 concurrency:c|1",
     "0 pause:dependency:x entity:e:1 concurrency:c|1 concurrency:d|2",
+    f"0 breaker:dependency:x|{BREAKER}",
+    f"0 pause:dependency:x breaker:dependency:x|{BREAKER} rate:r|1,1000,1 entity:e:1 concurrency:c|1",
 )
-MOST = {"entity:e:1": 1, "entity:e:2": 1, "concurrency:c": 1, "concurrency:d": 2}
+MOST = {"breaker:dependency:x": 1, "entity:e:1": 1, "entity:e:2": 1, "concurrency:c": 1, "concurrency:d": 2}
 SCOPES = ("lane:normal", "lane:priority", "task:add", "tenant:acme", "dependency:x")
 OUTCOMES: tuple[Outcome, ...] = (
     Success(),
@@ -49,6 +53,7 @@ ACTIONS = (
     *("claim",) * 4,
     *("settle",) * 4,
     *("cancel", "time", "wake", "pause", "resume", "recover", "repair", "deliver", "offer", "delay"),
+    *("calls", "force"),
 )
 _numbers = itertools.count(1)
 
@@ -64,6 +69,7 @@ class Story:
         self.raised = False
         shard.pass_hold()
         shard.session("w1")
+        shard.declare(**{"breaker:dependency:x": BREAKER})
         self.claim(4, LANES)  # makes the groups, of which a reader can be given something
 
     def step(self, action: str, pick: int, other: int) -> None:
@@ -98,6 +104,14 @@ class Story:
                 shard.tune("pause", SCOPES[pick % len(SCOPES)], 3000 if other % 2 else "")
             case "resume":
                 shard.tune("resume", SCOPES[pick % len(SCOPES)], (0, 1000)[other % 2])
+            case "calls":
+                ok, errors = ((0, 3), (1, 0), (5, 1))[pick % 3]
+                shard.exchange(calls=f"breaker:dependency:x {ok} {errors} 0")
+            case "force":
+                verb = ("open", "close", "auto")[pick % 3]
+                shard.tune(
+                    verb, "breaker:dependency:x", f"{(0, 2000)[other % 2]} {(0, 1000)[other % 3 == 0]}"
+                )
             case "recover":
                 shard.elapse(LEASE)
                 self.recover()
@@ -127,7 +141,8 @@ class Story:
         running: Counter[str] = Counter()
         for record in self.shard.look().records().values():
             if record.status in HELD:
-                running.update(name for name in words(record) if name in MOST)
+                running.update(name for name in words(record) if name in MOST and "breaker" not in name)
+                running.update(granted(record))  # of a job that runs: what it tries
         assert all(count <= MOST[name] for name, count in running.items()), running
 
     def end(self) -> None:
@@ -135,6 +150,8 @@ class Story:
         shard = self.shard
         for scope in SCOPES:
             shard.tune("resume", scope, 0)
+        shard.tune("close", "breaker:dependency:x", "0 0")
+        shard.tune("auto", "breaker:dependency:x")
         for turn in range(80):
             self.claim(8, LANES)
             for claim in self.held:
