@@ -9,6 +9,7 @@ local retention_ms = ARGV[3]             -- how long a finished record stays
 -- pause: a scope, for `value` ms or '' for good. resume: a scope; its waiters come in over `value` ms.
 -- open, close: a breaker, for the first number of `value` in ms or 0 for good; of `close` the second is the ms over
 -- which its waiters come in. auto: a breaker whose calls decide again.
+-- note: what is about to be done by other calls, and to how many.
 -- limit: a gate's name or a limit, and its figures. reset: the same without figures: what was declared holds.
 local script = 'tune'
 -- include: fragments/base.lua
@@ -92,6 +93,10 @@ end
 function verbs.reset(name)
   if not is_set('limit:' .. name) then return 'NOTHING', false end
   return set_limit(name, false)
+end
+
+function verbs.note()                    -- of what other calls will do: a replay of many, say
+  return 'OK', true
 end
 
 local replies = {}

@@ -57,7 +57,7 @@ async def read_history(queue: Queue, job_id: str, *, since_ms: int, version: int
     pages, and no further than needed.
     """
     found: dict[int, Transition] = {}
-    start = f"{max(0, since_ms - MARGIN_MS)}-0"
+    start = f"{max(1, since_ms - MARGIN_MS)}-0"  # Redis takes no `(0-0` as an end
 
     def enough() -> bool:
         return version is not None and _complete(found, version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,9 @@ from streamworker.store.events import Transition
 from streamworker.store.watching import Ended
 
 T = TypeVar("T")
+
+#: Keys that one question names.
+_KEYS = 1_000
 
 _TIMES = ("enqueued_at", "due_at", "deadline_at", "started_at", "finished_at", "updated_at")
 _MS = "(extract(epoch FROM {0}) * 1000)::bigint AS {0}"
@@ -71,6 +74,33 @@ class Remembered:
             started_at=row["started_at"],
             finished_at=row["finished_at"],
         )
+
+
+COMPLETED = """
+SELECT DISTINCT ON (key_id) key_id, id::text FROM streamworker.jobs
+WHERE namespace = $1 AND status = 'succeeded' AND key_id = ANY($2::text[]) ORDER BY key_id, finished_at DESC
+"""
+
+
+async def completed_keys(settings: Settings, key_ids: Collection[str]) -> dict[str, str]:
+    """Of these identities of keys, those under which a job succeeded, ever, with the newest such job.
+
+    Raises PostgresUnavailable.
+    """
+    assert settings.postgres_dsn is not None
+    wanted = sorted(key_ids)
+    connection = await connect(settings.postgres_dsn, writes=False)
+    try:
+        rows = []
+        for start in range(0, len(wanted), _KEYS):
+            rows += await connection.fetch(COMPLETED, settings.namespace, wanted[start : start + _KEYS])
+        return {row["key_id"]: row["id"] for row in rows}
+    except Exception as error:
+        if passing(error):
+            raise unavailable(error) from error
+        raise
+    finally:
+        await connection.close()
 
 
 async def find(settings: Settings, job_id: str, *, moves: bool = True) -> Remembered | None:

@@ -51,6 +51,9 @@ class Declaration:
     #: The template as it was written, over the arguments named below.
     key: str | None = None
     arguments: tuple[str, ...] = ()
+    #: Those of them without a default, and whether the handler takes any others too.
+    required: tuple[str, ...] = ()
+    takes_more: bool = False
     deadline_ms: int = 0  # 0: none
     window_ms: int = KEY_WINDOW_MS
     max_starts: int = MAX_STARTS
@@ -76,6 +79,10 @@ class Declaration:
             "timeout": self.timeout,
             "retry": self.retry,
         }
+        if self.required:
+            raw["required"] = self.required
+        if self.takes_more:
+            raw["takes_more"] = True
         if self.cron is not None:
             raw["cron"] = {"spec": self.cron.spec, "tz": self.cron.tz, "overlap": self.cron.overlap}
         if self.gates:
@@ -94,6 +101,8 @@ class Declaration:
             lane=raw["lane"],
             key=raw.get("key"),
             arguments=tuple(raw.get("arguments") or ()),
+            required=tuple(raw.get("required") or ()),
+            takes_more=bool(raw.get("takes_more")),
             deadline_ms=int(raw.get("deadline_ms", 0)),
             window_ms=int(raw.get("window_ms", KEY_WINDOW_MS)),
             max_starts=int(raw.get("max_starts", MAX_STARTS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,15 +68,21 @@ class Desk:
 
     # --- jobs ----------------------------------------------------------------------------------------------
 
-    def run(self, call: scripts.Call) -> Any:
+    def run(self, call: scripts.Call, *, tag: str | None = None) -> Any:
         """Run a script."""
-        return self._link.script(call.script, self.keys.tag, *call.argv)
+        return self._link.script(call.script, tag or self.keys.tag, *call.argv)
 
     def put(
-        self, task: str = "add", args: dict[str, Any] | None = None, *, lane: str = "normal", **options: Any
+        self,
+        task: str = "add",
+        args: dict[str, Any] | None = None,
+        *,
+        lane: str = "normal",
+        gates: str = "",
+        **options: Any,
     ) -> str:
         """Enqueue a job and return its id."""
-        job = new_job(task, args or {}, Options.of(lane=lane, **options))
+        job = replace(new_job(task, args or {}, Options.of(lane=lane, **options)), gates=gates)
         (reply,) = self.run(scripts.enqueue(clock="", rows=job.row()))
         assert reply.split()[0] in (b"ACCEPTED", b"SCHEDULED")
         return job.job_id

@@ -1,17 +1,25 @@
 """Dead letters: list them, look at one, send them back into their lanes, or let them go."""
 
+from streamworker.ops.dlq.causes import Cause, causes
+from streamworker.ops.dlq.checks import Check, Skipped
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
-from streamworker.ops.dlq.moves import Check, Moved, Skipped, discard, replay
+from streamworker.ops.dlq.moves import Moved, Which, discard
+from streamworker.ops.dlq.replaying import CALM, Pace, replay
 from streamworker.ops.dlq.views import listing, show
 
 __all__ = [
+    "CALM",
+    "Cause",
     "Check",
     "DeadLetter",
     "DeadLetterNotFound",
     "Filters",
     "Moved",
+    "Pace",
     "Skipped",
+    "Which",
+    "causes",
     "discard",
     "find",
     "key_of",

@@ -1,4 +1,4 @@
-"""Dead letters go back into their lanes, or go for good.
+"""Dead letters that were chosen go to where they are sent, in calls of bounded size.
 
 A job that failed for good is named by its letter and epoch (D23), so that what somebody else did in the
 meantime is never undone.
@@ -6,12 +6,14 @@ meantime is never undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from streamworker.core.errors import InvalidArgument
 from streamworker.core.ids import check_job_id
+from streamworker.core.text import truncate_text
+from streamworker.ops.dlq.checks import Skipped, taken_by
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, find, letters
 from streamworker.store import scripts
@@ -20,19 +22,10 @@ from streamworker.store.queue import Queue
 
 #: Letters that one call of a script moves, and bytes of envelopes: 25 MB took 200 ms (R32, R46).
 BATCH, BATCH_BYTES = 100, 524_288
+#: Longest reason that is kept, in characters.
+MAX_REASON = 200
 
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A letter that was left where it is. `reason` is one word, `detail` what a person needs beside it."""
-
-    job_id: str
-    reason: str
-    detail: str = ""
-
-
-#: Says why a letter should not be replayed, or None.
-Check = Callable[[DeadLetter], Skipped | None]
+Which = Collection[str] | Filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,61 +35,49 @@ class Moved:
     eligible: int
     moved: int
     skipped: tuple[Skipped, ...]
+    #: Why it ended before all were moved; None: it did not.
+    stopped: str | None = None
 
     def json(self, verb: str) -> dict[str, Any]:
-        """`{eligible, <verb>, skipped: [{id, reason}]}`."""
+        """`{eligible, <verb>, skipped: [{id, reason}]}`, and `stopped` if it was."""
         return {
             "eligible": self.eligible,
             verb: self.moved,
             "skipped": [{"id": each.job_id, "reason": each.reason} for each in self.skipped],
+            **({} if self.stopped is None else {"stopped": self.stopped}),
         }
 
 
-async def replay(
-    queue: Queue,
-    which: Collection[str] | Filters,
-    *,
-    actor: str,
-    dry_run: bool = False,
-    check: Check | None = None,
-) -> Moved:
-    """Send dead letters back into their lanes as new epochs, with fresh attempts.
-
-    `which` names jobs or describes them. Each is looked at first: without its envelope, with its key in
-    other hands, or refused by `check`, it is skipped, and nothing of it changes. The script checks again.
-    """
-
-    async def judge(letter: DeadLetter) -> Skipped | None:
-        if not letter.envelope or not letter.task:
-            return Skipped(letter.job_id, "no_envelope", "its arguments are gone")
-        refused = check(letter) if check is not None else None
-        return refused or await _key_taken(queue, letter)
-
-    chosen, skipped = await _choose(queue, which, judge)
-    if dry_run:
-        return Moved(len(chosen), 0, tuple(skipped))
-    replies = await _move(queue, chosen, actor, scripts.replay, _replay_row)
-    return _moved(chosen, replies, skipped)
-
-
 async def discard(
-    queue: Queue, which: Collection[str] | Filters, *, actor: str, dry_run: bool = False
+    queue: Queue, which: Which, *, actor: str, dry_run: bool = False, reason: str = ""
 ) -> Moved:
     """Take dead letters out of the list for good; the jobs stay failed, and the log keeps who did it."""
 
     async def judge(_: DeadLetter) -> Skipped | None:
         return None
 
-    chosen, skipped = await _choose(queue, which, judge)
-    if dry_run:
+    chosen, skipped = await choose(queue, which, judge)
+    if dry_run or not chosen:
         return Moved(len(chosen), 0, tuple(skipped))
-    replies = await _move(queue, chosen, actor, scripts.discard, _name_row)
-    return _moved(chosen, replies, skipped)
+    await note(queue, actor, "discard", which, f"eligible={len(chosen)}", reason)
+    moved = 0
+    for part in parts(chosen):
+        moved += told(part, await move(queue, part, actor, scripts.discard, name_row), skipped)
+    return Moved(len(chosen), moved, tuple(skipped))
 
 
-async def _choose(
-    queue: Queue, which: Collection[str] | Filters, judge: Callable[[DeadLetter], Any]
+async def note(queue: Queue, actor: str, what: str, which: Which, facts: str, reason: str) -> None:
+    """One line in the audit for all that follows, written before it: who, what, which, how many, and why."""
+    meant = which.describe() if isinstance(which, Filters) else "ids"
+    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
+    rows = ("note", f"dlq:{what}", f"{meant};{facts}", reason)
+    await queue.run(scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows))
+
+
+async def choose(
+    queue: Queue, which: Which, judge: Callable[[DeadLetter], Awaitable[Skipped | None]]
 ) -> tuple[list[DeadLetter], list[Skipped]]:
+    """The letters that are meant, without their envelopes, and those that `judge` refuses."""
     chosen: list[DeadLetter] = []
     skipped: list[Skipped] = []
 
@@ -125,54 +106,17 @@ async def _choose(
     return chosen, skipped
 
 
-async def _key_taken(queue: Queue, letter: DeadLetter) -> Skipped | None:
-    """Whether the letter's key belongs to another job by now: then a replay would run beside that one."""
-    if not letter.key_id:
-        return None
-    value = await queue.caller.command("GET", queue.keys.key(letter.key_id))
-    holder, _, state = (value or b"").decode().partition(" ")
-    if not holder or holder == letter.job_id:
-        return None
-    open_without_job = state.endswith(" open") and not await queue.caller.command(
-        "EXISTS", queue.keys.job(holder)
-    )
-    return None if open_without_job else _taken_by(letter.job_id, holder)
-
-
-def _taken_by(job_id: str, holder: str) -> Skipped:
-    return Skipped(job_id, "key_taken", f"its key is held by job {holder}")
-
-
-def _name_row(letter: DeadLetter) -> tuple[Argument, ...]:
+def name_row(letter: DeadLetter) -> tuple[Argument, ...]:
     """Which letter is meant: another epoch of the same job is another letter (D23)."""
     return letter.letter, letter.job_id, letter.epoch
 
 
-def _replay_row(letter: DeadLetter) -> tuple[Argument, ...]:
-    return *_name_row(letter), letter.task or "-"
-
-
-async def _move(
-    queue: Queue,
-    chosen: Sequence[DeadLetter],
-    actor: str,
-    script: Callable[..., scripts.Call],
-    row: Callable[[DeadLetter], Sequence[Argument]],
-) -> list[str]:
-    replies: list[str] = []
-    for part in _parts(chosen):
-        rows = [word for letter in part for word in row(letter)]
-        call = script(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
-        replies.extend(reply.decode() for reply in await queue.run(call))
-    return replies
-
-
-def _parts(chosen: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
+def parts(chosen: Sequence[DeadLetter], most: int = BATCH) -> Iterator[Sequence[DeadLetter]]:
     """What one call may move, in order."""
     part: list[DeadLetter] = []
     weight = 0
     for letter in chosen:
-        if part and (len(part) >= BATCH or weight + letter.weight > BATCH_BYTES):
+        if part and (len(part) >= most or weight + letter.weight > BATCH_BYTES):
             yield part
             part, weight = [], 0
         part.append(letter)
@@ -181,17 +125,31 @@ def _parts(chosen: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
         yield part
 
 
-def _moved(chosen: Sequence[DeadLetter], replies: Sequence[str], skipped: list[Skipped]) -> Moved:
+async def move(
+    queue: Queue,
+    part: Sequence[DeadLetter],
+    actor: str,
+    script: Callable[..., scripts.Call],
+    row: Callable[[DeadLetter], Sequence[Argument]],
+) -> list[str]:
+    """One call; its replies, one for each letter."""
+    rows = [word for letter in part for word in row(letter)]
+    call = script(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
+    return [reply.decode() for reply in await queue.run(call)]
+
+
+def told(part: Sequence[DeadLetter], replies: Sequence[str], skipped: list[Skipped]) -> int:
+    """How many were moved; the others are added to `skipped`."""
     moved = 0
-    for letter, reply in zip(chosen, replies, strict=True):
+    for letter, reply in zip(part, replies, strict=True):
         word, _, rest = reply.partition(" ")
         match word:
             case "OK":
                 moved += 1
             case "KEY_TAKEN":
-                skipped.append(_taken_by(letter.job_id, rest))
+                skipped.append(taken_by(letter.job_id, rest))
             case "ALREADY":
                 skipped.append(Skipped(letter.job_id, "already", "somebody else dealt with it"))
             case _:
                 skipped.append(Skipped(letter.job_id, "gone", "the letter cannot be read any more"))
-    return Moved(len(chosen), moved, tuple(skipped))
+    return moved

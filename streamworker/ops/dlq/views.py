@@ -7,7 +7,7 @@ from typing import Any
 from streamworker.core.ids import check_job_id
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetterNotFound, find, key_of, letters
-from streamworker.ops.history import iso
+from streamworker.ops.history import iso, read_history
 from streamworker.store.queue import Queue
 
 
@@ -40,10 +40,10 @@ async def show(queue: Queue, job_id: str) -> dict[str, Any]:
     if found is None:
         raise DeadLetterNotFound(job_id)
     envelope = found.envelope_or_none()
+    history = await read_history(queue, job_id, since_ms=found.enqueued_at, version=found.version or None)
     return {
         **found.json(),
         "key": envelope.key if envelope is not None else key_of(found.key_id),
-        "correlation_id": None if envelope is None else envelope.correlation_id,
         "args": None if envelope is None else envelope.args,
         "starts": found.starts,
         "strikes": found.strikes,
@@ -51,4 +51,6 @@ async def show(queue: Queue, job_id: str) -> dict[str, Any]:
         "reason": found.reason,
         "worker": found.worker,
         "enqueued_at": iso(found.enqueued_at),
+        "history": history.json(),
+        "history_complete": history.complete,
     }

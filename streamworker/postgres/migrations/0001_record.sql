@@ -48,6 +48,8 @@ CREATE INDEX jobs_open ON streamworker.jobs (namespace, shard, id)
 CREATE INDEX jobs_held_keys ON streamworker.jobs (namespace, shard,
     (((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms)))
     WHERE status = 'succeeded' AND key_id IS NOT NULL;
+-- Whether a key was ever used up, before a dead letter of the same key is replayed.
+CREATE INDEX jobs_completed_keys ON streamworker.jobs (key_id) WHERE status = 'succeeded' AND key_id IS NOT NULL;
 
 -- One row for each move of each job: one partition a day, dropped when its retention is over.
 CREATE TABLE streamworker.job_transitions (
