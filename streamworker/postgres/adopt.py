@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from streamworker.core.ids import shard_of
 from streamworker.core.job import Record
 from streamworker.core.states import WAITING
-from streamworker.postgres import rows
+from streamworker.postgres import copying, rows
 from streamworker.postgres.census import Census
 from streamworker.postgres.connection import concerns_data
-from streamworker.postgres.folding import JobRow, json_text, names_in
+from streamworker.postgres.folding import JobRow
 from streamworker.store.caller import Caller
 from streamworker.store.events import pairs
 from streamworker.store.keys import Keys
@@ -62,12 +62,12 @@ class Adopter:
                 present = await self._connection.fetch(PRESENT, [row.id for row in found])
                 known = {row["id"] for row in present}
                 # A row that is there follows the log: only what is missing in it is filled in.
-                for statement, some, arrays in (
-                    (rows.UPSERT_JOBS, [row for row in found if row.id not in known], rows.job_arrays),
-                    (rows.FILL_JOBS, [row for row in found if row.id in known], rows.fill_arrays),
-                ):
-                    if some:
-                        await self._connection.execute(statement, self._keys.namespace, *arrays(some))
+                link, namespace = self._connection, self._keys.namespace
+                if arrived := [row for row in found if row.id not in known]:
+                    made = rows.job_rows(namespace, arrived)
+                    await copying.copy(link, "jobs", rows.JOB_COLUMNS, made)
+                if filled := [row for row in found if row.id in known]:
+                    await link.execute(rows.FILL_JOBS, namespace, *rows.filled_arrays(filled))
             return len(found)
         except Exception as error:
             if not concerns_data(error):
@@ -78,17 +78,14 @@ class Adopter:
 
     async def _row(self, record: Record) -> JobRow:
         payload = await self._envelope(record)
-        key, correlation_id = names_in(payload) if payload else (None, None)
         error_class, _, error_code = (record.text("ec") or "").partition(" ")
         fields = {name: record.text(name) for name in LASTING}
-        return JobRow(
+        row = JobRow(
             record.job_id,
             shard_of(record.job_id),
             task=record.task,
             lane=record.lane,
             tenant=fields["tn"],
-            key=key,
-            correlation_id=correlation_id,
             status=record.status.value,
             attempt=record.attempt,
             starts=record.starts,
@@ -100,8 +97,6 @@ class Adopter:
             reason="adopted",
             error_class=error_class or None,
             error_code=error_code or None,
-            payload=payload,
-            payload_json=json_text(payload),
             record="".join(f"\n{name}={value}" for name, value in fields.items() if value) or None,
             key_id=fields["ky"],
             fingerprint=fields["kf"],
@@ -112,6 +107,9 @@ class Adopter:
             started_ms=record.started_at,
             updated_ms=record.number("at") or 0,
         )
+        if payload is not None:
+            row.carry(payload)
+        return row
 
     async def _envelope(self, record: Record) -> bytes | None:
         """From where it is by now: the entry, else the body."""

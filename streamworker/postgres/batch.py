@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from streamworker.postgres.entries import Action, Entry, UnreadableEntry, raw, read_entry
 from streamworker.store.events import Transition
@@ -11,13 +13,16 @@ from streamworker.store.events import Transition
 _NOTHING: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A move with what came along, and the entry that told of it."""
+class Step(NamedTuple):
+    """A move with what came along, and the entry that told of it. A tuple, since there are many."""
 
     move: Transition
     parts: Mapping[str, bytes]
     entry: Entry
+
+
+#: Makes one of a tuple, as in `store/events.py`.
+_step = cast("Callable[[tuple[Any, ...]], Step]", partial(tuple.__new__, Step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,14 @@ class Batch:
         """The moves by job, jobs in order of their ids."""
         found: dict[str, list[Step]] = {}
         for entry in self.entries:
+            parts = entry.parts
             for move in entry.moves:
-                parts = entry.parts.get(move.line, _NOTHING) if entry.parts else _NOTHING
-                found.setdefault(move.job_id, []).append(Step(move, parts, entry))
+                step = _step((move, parts.get(move.line, _NOTHING) if parts else _NOTHING, entry))
+                steps = found.get(move.job_id)
+                if steps is None:
+                    found[move.job_id] = [step]
+                else:
+                    steps.append(step)
         return dict(sorted(found.items()))
 
     def actions(self) -> list[Action]:

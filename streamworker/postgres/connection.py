@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from streamworker.core.errors import ConfigurationError, StreamworkerError
+from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
 
 if TYPE_CHECKING:
     import asyncpg
@@ -102,7 +103,8 @@ def concerns_data(error: BaseException) -> bool:
 
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_DATA)
-    return isinstance(error, asyncpg.DataError | UnicodeError | OverflowError)
+    ours = (UnicodeError, OverflowError, InvalidArgument, struct.error)  # met before it was sent
+    return isinstance(error, (asyncpg.DataError, *ours))
 
 
 def passing(error: BaseException) -> bool:

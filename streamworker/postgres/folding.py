@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ import orjson
 from streamworker.core.ids import shard_of
 from streamworker.core.states import TERMINAL, Status
 from streamworker.core.text import truncate_text
+from streamworker.postgres.batch import Step
 from streamworker.postgres.entries import OPERATED
 from streamworker.store.events import Transition
 
 #: A NUL in JSON text: jsonb refuses it (R44). An odd number of backslashes, or it is no escape.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_NOTHING: Mapping[str, bytes] = {}
+_NUL_ESCAPE = b"\\u0000"
+#: To look a member up in its enum takes as long as all else that is done for a field.
+_PROCESSING, _SUCCEEDED = Status.PROCESSING, Status.SUCCEEDED
 
 
 @dataclass(slots=True)
@@ -44,9 +47,9 @@ class JobRow:
     error_code: str | None = None
     error: str | None = None
     payload: bytes | None = None
-    payload_json: str | None = None
+    payload_json: bytes | None = None  # the same where jsonb can hold it
     result: bytes | None = None
-    result_json: str | None = None
+    result_json: bytes | None = None
     record: str | None = None
     key_id: str | None = None
     fingerprint: str | None = None
@@ -58,34 +61,43 @@ class JobRow:
     finished_ms: int | None = None
     updated_ms: int = 0
 
-    def apply(self, move: Transition, parts: Mapping[str, bytes] = _NOTHING) -> None:
+    def apply(self, move: Transition, parts: Mapping[str, bytes]) -> None:
         """One more move, with what came along. An older one than is known only adds facts."""
-        if move.from_status is None:
+        (_, epoch, version, source, status, at_ms, attempt, fence, reason, worker, script, facts, starts,
+         strikes, _, _) = move  # fmt: skip
+        if source is None:
             self._enqueued(move, parts)
-        if (move.epoch, move.version) <= (self.epoch, self.version):
+        if epoch != self.epoch:
+            if epoch < self.epoch:
+                return
+            if self.epoch > -1:
+                self._forget()
+        elif version <= self.version:
             return
-        if move.epoch > self.epoch > -1:
-            self._forget()
-        facts = move.facts
-        self.status, self.reason = move.to_status.value, move.reason
-        self.attempt, self.starts, self.strikes = move.attempt, move.starts, move.strikes
-        self.epoch, self.version, self.fence = move.epoch, move.version, move.fence
-        self.updated_ms = move.at_ms
-        self.due_ms = int(facts["due"]) if "due" in facts else None
+        self.status, self.reason, self.updated_ms = status, reason, at_ms
+        self.attempt, self.starts, self.strikes = attempt, starts, strikes
+        self.epoch, self.version, self.fence = epoch, version, fence
+        self.due_ms = None
+        if facts:
+            self._told(facts, parts)
+        if worker is not None and script not in OPERATED:
+            self.worker = worker
+        if status is _PROCESSING:
+            self.started_ms = at_ms
+        elif status is _SUCCEEDED:
+            self.error_class = self.error_code = self.error = None
+            self.result = result = parts.get("r")
+            self.result_json = result if read_json(result)[1] else None
+        self.finished_ms = at_ms if status in TERMINAL else None
+
+    def _told(self, facts: Mapping[str, str], parts: Mapping[str, bytes]) -> None:
+        if "due" in facts:
+            self.due_ms = int(facts["due"])
         if "lane" in facts:
             self.lane = facts["lane"]
-        if move.worker is not None and move.script not in OPERATED:
-            self.worker = move.worker
         if "code" in facts:
             self.error_class, self.error_code = facts.get("class"), facts["code"]
             self.error = error_text(parts.get("x"))
-        if move.to_status is Status.PROCESSING:
-            self.started_ms = move.at_ms
-        elif move.to_status is Status.SUCCEEDED:
-            self.error_class = self.error_code = self.error = None
-            self.result = parts.get("r")
-            self.result_json = json_text(self.result)
-        self.finished_ms = move.at_ms if move.to_status in TERMINAL else None
 
     def _forget(self) -> None:
         """A replay begins a new life."""
@@ -93,12 +105,12 @@ class JobRow:
         self.started_ms = self.deadline_ms = self.result = self.result_json = None
 
     def _enqueued(self, move: Transition, parts: Mapping[str, bytes]) -> None:
-        self.task, self.lane, self.tenant = move.facts["task"], move.facts["lane"], move.facts.get("tenant")
+        facts = move.facts
+        self.task, self.lane, self.tenant = facts["task"], facts["lane"], facts.get("tenant")
         self.enqueued_ms = move.at_ms
         payload = parts.get("p")
         if payload is not None:
-            self.payload, self.payload_json = payload, json_text(payload)
-            self.key, self.correlation_id = names_in(payload)
+            self.carry(payload)
         lines = parts.get("k")
         if lines is not None:
             self.record = text(lines)
@@ -107,16 +119,20 @@ class JobRow:
             self.key_window_ms = int(fields["kw"]) if fields.get("kw") else None
             self.deadline_ms = int(fields["dl"]) if fields.get("dl") else None
 
+    def carry(self, payload: bytes) -> None:
+        """Its envelope, and what that says of it."""
+        envelope, storable = read_json(payload)
+        self.payload, self.payload_json = payload, payload if storable else None
+        if isinstance(envelope, dict):
+            self.key, self.correlation_id = _name(envelope.get("k")), _name(envelope.get("c"))
 
-def fold(moves: list[tuple[Transition, Mapping[str, bytes]]]) -> dict[str, JobRow]:
-    """One row for each job that moved, by id in order."""
-    rows: dict[str, JobRow] = {}
-    for move, parts in moves:
-        row = rows.get(move.job_id)
-        if row is None:
-            row = rows[move.job_id] = JobRow(move.job_id, shard_of(move.job_id))
+
+def fold(job_id: str, steps: Iterable[Step]) -> JobRow:
+    """The row of one job that moved. Raises InvalidArgument when the id is none."""
+    row = JobRow(job_id, shard_of(job_id))
+    for move, parts, _ in steps:
         row.apply(move, parts)
-    return dict(sorted(rows.items()))
+    return row
 
 
 def text(data: bytes) -> str:
@@ -129,26 +145,15 @@ def error_text(data: bytes | None) -> str | None:
     return truncate_text(data.decode("utf-8", "replace")) if data else None
 
 
-def json_text(data: bytes | None) -> str | None:
-    """The same as text for jsonb, None where jsonb could not hold it."""
-    if not data or _NUL.search(data):
-        return None
+def read_json(data: bytes | None) -> tuple[Any, bool]:
+    """What JSON says, None where it is none; and whether jsonb could hold it."""
+    if not data:
+        return None, False
     try:
-        orjson.loads(data)
-        return data.decode()
+        value = orjson.loads(data)
     except ValueError:
-        return None
-
-
-def names_in(payload: bytes) -> tuple[str | None, str | None]:
-    """Idempotency key and correlation id of an envelope."""
-    try:
-        envelope: Any = orjson.loads(payload)
-    except ValueError:
-        return None, None
-    if not isinstance(envelope, dict):
-        return None, None
-    return _name(envelope.get("k")), _name(envelope.get("c"))
+        return None, False
+    return value, _NUL_ESCAPE not in data or _NUL.search(data) is None
 
 
 def _name(value: Any) -> str | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamworker.mirror")
 
 #: A batch ends at so many entries, moves or bytes, or this long after its first entry, in seconds.
-BATCH_ENTRIES, BATCH_MOVES, BATCH_BYTES, BATCH_SECONDS = 500, 5000, 8 << 20, 0.05
+BATCH_ENTRIES, BATCH_MOVES, BATCH_BYTES, BATCH_SECONDS = 500, 20_000, 8 << 20, 0.05
 #: Entries that one read asks for: one may hold a megabyte of envelopes.
 READ_COUNT = 50
 #: ms that a read of an empty log waits, and seconds between two reads while a batch gathers.

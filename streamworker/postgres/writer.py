@@ -11,18 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from streamworker.postgres import offsets, rows
+from streamworker.core.states import TERMINAL
+from streamworker.postgres import copying, offsets, rows
 from streamworker.postgres.batch import Batch, Refusal, Step, describe, line_of
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
-from streamworker.postgres.rows import MoveRow, content_of, identity_of
+from streamworker.postgres.rows import content_of, identity_of
 
 if TYPE_CHECKING:
     import asyncpg
 
 _EPOCH = datetime.date(1970, 1, 1)
-_FINAL = ("succeeded", "failed_terminal")
+_NOWHERE = (-1, 0, "")
 
 
 @dataclass(slots=True)
@@ -47,8 +48,10 @@ class Written:
 class _Sorted:
     """Moves by what the tables know of them."""
 
-    fresh: list[Step] = field(default_factory=list)
-    late: list[Step] = field(default_factory=list)  # older than the job's row, and not stored
+    #: Of the jobs that have a row: epoch, version and state.
+    there: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+    #: By job, in order; first those that are older than the row and not stored.
+    new: dict[str, list[Step]] = field(default_factory=dict)
     known: int = 0
     differing: list[Step] = field(default_factory=list)
 
@@ -165,53 +168,54 @@ class Writer:
         if not steps:
             return
         found = await self._sort(steps)
-        new = [*found.late, *found.fresh]
-        told.update(step.entry.id for step in (*new, *found.differing))
+        told.update([step.entry.id for some in (*found.new.values(), found.differing) for step in some])
         written.known += found.known
-        if new:
-            jobs = fold([(step.move, step.parts) for step in new])
-            if not json:
-                for row in jobs.values():
-                    row.payload_json = row.result_json = None
-            await self._connection.execute(
-                rows.UPSERT_JOBS, offset.namespace, *rows.job_arrays(jobs.values())
-            )
-            moves = [MoveRow.of(step.move, step.parts.get("x")) for step in new]
-            await self._connection.copy_records_to_table(
-                "job_transitions",
-                schema_name="streamworker",
-                columns=rows.MOVE_COLUMNS,
-                records=rows.move_records(moves),
-            )
-            written.jobs += len(jobs)
-            written.moves += len(moves)
-            if late := {step.move.job_id for step in found.late if step.move.from_status is None}:
-                filled = [jobs[job_id] for job_id in sorted(late)]
-                await self._connection.execute(rows.FILL_JOBS, offset.namespace, *rows.fill_arrays(filled))
+        if found.new:
+            await self._add(found, offset, json=json)
+            written.jobs += len(found.new)
+            written.moves += sum(map(len, found.new.values()))
         if found.differing:
             await self._keep_aside(found.differing, offset)
             written.differing += len(found.differing)
 
+    async def _add(self, found: _Sorted, offset: Offset, *, json: bool) -> None:
+        """Write moves that are new, and what they make of their jobs."""
+        jobs = [fold(job_id, steps) for job_id, steps in found.new.items()]
+        if not json:
+            for row in jobs:
+                row.payload_json = row.result_json = None
+        link, there = self._connection, found.there
+        if arrived := [row for row in jobs if row.id not in there]:
+            made = rows.job_rows(offset.namespace, arrived)
+            await copying.copy(link, "jobs", rows.JOB_COLUMNS, made)
+        if moved := [row for row in jobs if row.id in there]:
+            await link.execute(rows.UPDATE_JOBS, offset.namespace, *rows.updated_arrays(moved))
+        if filled := [row for row in moved if row.task is not None]:
+            await link.execute(rows.FILL_JOBS, offset.namespace, *rows.filled_arrays(filled))
+        made = rows.move_rows([step for steps in found.new.values() for step in steps])
+        await copying.copy(link, "job_transitions", rows.MOVE_COLUMNS, made)
+
     async def _sort(self, steps: Sequence[list[Step]]) -> _Sorted:
         """What is new, what is known, and what contradicts it."""
         found = _Sorted()
-        ids = [moves[0].move.job_id for moves in steps]
-        known = {
-            job_id: (epoch, version, status)
-            for job_id, epoch, version, status in await self._connection.fetch(rows.KNOWN_JOBS, ids)
-        }
+        ids = ",".join([moves[0].move.job_id for moves in steps])
+        for job_id, *place in await self._connection.fetch(rows.KNOWN_JOBS, f"{{{ids}}}"):
+            found.there[job_id] = tuple(place)
         doubtful: list[Step] = []
         for moves in steps:
-            epoch, version, status = known.get(moves[0].move.job_id, (-1, 0, ""))
+            epoch, version, status = found.there.get(moves[0].move.job_id, _NOWHERE)
+            fresh = []
             for step in moves:
                 move = step.move
                 if (move.epoch, move.version) <= (epoch, version):
                     doubtful.append(step)
-                elif move.epoch == epoch and status in _FINAL:
+                elif move.epoch == epoch and status in TERMINAL:
                     found.differing.append(step)
                 else:
-                    found.fresh.append(step)
+                    fresh.append(step)
                     epoch, version, status = move.epoch, move.version, move.to_status
+            if fresh:
+                found.new[moves[0].move.job_id] = fresh
         if doubtful:
             await self._compare(doubtful, found)
         return found
@@ -222,21 +226,22 @@ class Writer:
         for row in await self._connection.fetch(rows.STORED_MOVES, ids):
             values = tuple(row)
             stored.setdefault(values[:3], []).append(values[3:])
-        of_doubtful = set(ids)
-        for step in found.fresh:  # what this very batch has of the same jobs counts as stored
-            if step.move.job_id in of_doubtful:
-                move = MoveRow.of(step.move, None)
-                stored.setdefault(identity_of(move), []).append(content_of(move))
+        for job_id in ids:  # what this very batch has of the same jobs counts as stored
+            for step in found.new.get(job_id, ()):
+                stored.setdefault(identity_of(step.move), []).append(content_of(step.move))
+        late: dict[str, list[Step]] = {}
         for step in doubtful:
-            move = MoveRow.of(step.move, None)
+            move = step.move
             there = stored.get(identity_of(move))
             if there is None:
-                found.late.append(step)
+                late.setdefault(move.job_id, []).append(step)
                 stored[identity_of(move)] = [content_of(move)]
             elif content_of(move) in there:
                 found.known += 1
             else:
                 found.differing.append(step)
+        for job_id, some in late.items():
+            found.new[job_id] = [*some, *found.new.get(job_id, ())]
 
     # --- what is kept aside
 

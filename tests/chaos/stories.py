@@ -72,7 +72,7 @@ class Story:
         )
 
     def change(self, number: int, /, **changes: object) -> Story:
-        self.edges[number - 1] = replace(self.edges[number - 1], **changes)  # type: ignore[arg-type]
+        self.edges[number - 1] = self.edges[number - 1]._replace(**changes)  # type: ignore[arg-type]
         return self
 
     def record(self, **changes: int) -> Record:

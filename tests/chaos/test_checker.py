@@ -115,8 +115,7 @@ def test_good_histories_pass(name: str) -> None:
 def _replayed() -> Story:
     story = Story("claimed processing failed_terminal:error")
     story.edges.append(
-        replace(
-            story.edges[-1],
+        story.edges[-1]._replace(
             version=5,
             epoch=1,
             from_status=Status.FAILED_TERMINAL,

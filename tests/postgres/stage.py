@@ -16,7 +16,7 @@ import requests
 from streamworker.core.states import TERMINAL
 from streamworker.embedded import EmbeddedServer
 from streamworker.embedded_postgres import EmbeddedPostgres
-from streamworker.postgres.rows import MoveRow, content_of, identity_of
+from streamworker.postgres.rows import content_of, identity_of
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.queue import Queue
@@ -104,8 +104,7 @@ class Stage:
         """What Postgres has otherwise than the append-only file of Redis."""
         expected: dict[Any, Any] = {}
         for move in tap.moves(self.server, self.keys.events):
-            row = MoveRow.of(move, None)
-            expected[identity_of(row)] = content_of(row)
+            expected[identity_of(move)] = content_of(move)
         async with self.sql() as sql:
             found = await stored(sql)
             jobs = await sql.fetch("SELECT id::text, status, version FROM streamworker.jobs")

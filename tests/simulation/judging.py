@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from dataclasses import replace
 
 from streamworker.app import App
 from streamworker.core.states import TERMINAL, Reason, Status
@@ -67,7 +66,7 @@ def _transitions(seen: Snapshot, story: Story) -> Iterator[Transition]:
         while jumps and jumps[0][0] <= number:
             offset = jumps.pop(0)[1]
         for edge in events.decode(fields):
-            yield replace(edge, at_ms=edge.at_ms - offset)
+            yield edge._replace(at_ms=edge.at_ms - offset)
 
 
 def _final(seen: Snapshot) -> Final:
