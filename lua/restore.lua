@@ -16,6 +16,7 @@ local script = 'restore'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
+-- include: fragments/move.lua
 -- include: fragments/make_ready.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua
@@ -34,14 +35,6 @@ local function revive(id, head, more)
   records[id] = rec
   if rec.hg then put(rec, 'hg', '') end  -- what it held, no gate knows any more
   return rec, tonumber(due)
-end
-
-local function move(rec, to, reason, facts) -- along no edge of the table: from where it was to where it is again
-  local from = rec.status
-  rec.version, rec.status = rec.version + 1, to
-  touch(rec)
-  rec.token = token_of(rec)
-  lines[#lines + 1] = rec.id .. ' ' .. from .. ' ' .. rec.token .. ' ' .. reason .. facts
 end
 
 local function rival(rec)                -- who has its key by now, or nil

@@ -1,4 +1,4 @@
--- tune: what operators change at run time: pauses and limits. Each is an audit line of the log.
+-- tune: what operators change at run time: pauses, limits, throttles, the drain. Each is an audit line of the log.
 --
 -- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set)
 local tag          = KEYS[1]             -- hash tag of the shard
@@ -11,6 +11,8 @@ local retention_ms = ARGV[3]             -- how long a finished record stays
 -- which its waiters come in. auto: a breaker whose calls decide again.
 -- note: what is about to be done by other calls, and to how many.
 -- limit: a gate's name or a limit, and its figures. reset: the same without figures: what was declared holds.
+-- throttle: a scope, with `figures overflow`, or '' to lift it. drain: the backlog, with `on|off figures|-`, or ''
+-- to let what is declared hold.
 local script = 'tune'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
@@ -21,7 +23,7 @@ local script = 'tune'
 -- include: fragments/commit.lua
 local POLICIES = tag .. ':policies'
 local known = open_gates()
-local writes = {}                        -- field -> figures, or false to take it away
+local writes = {}                        -- field -> value, or false to take it away
 
 local function is_set(field)
   if writes[field] ~= nil then return writes[field] end
@@ -95,6 +97,28 @@ function verbs.reset(name)
   return set_limit(name, false)
 end
 
+function verbs.throttle(scope, value, reason)
+  local lines, stands = {}, nil
+  for line in string.gmatch(is_set('throttles') or '', '[^\n]+') do
+    local name, figures = match(line, '^throttle (%S+) (%S+ %l+)')
+    if name == scope then stands = figures else lines[#lines + 1] = line end
+  end
+  if value == (stands or '') then return stands and 'OK' or 'NOTHING', false end
+  if value ~= '' then
+    lines[#lines + 1] = 'throttle ' .. scope .. ' ' .. value .. ' ' .. actor .. ' ' .. now_text .. ' ' .. reason
+  end
+  table.sort(lines)
+  writes.throttles = #lines > 0 and table.concat(lines, '\n')
+  return 'OK', true
+end
+
+function verbs.drain(_, value, reason)
+  local stands = match(is_set('drain') or '', '^%l+ %S+') or ''
+  if value == stands then return value ~= '' and 'OK' or 'NOTHING', false end
+  writes.drain = value ~= '' and value .. ' ' .. actor .. ' ' .. now_text .. ' ' .. reason
+  return 'OK', true
+end
+
 function verbs.note()                    -- of what other calls will do: a replay of many, say
   return 'OK', true
 end
@@ -114,7 +138,7 @@ if #audit > 0 then
   for field, figures in pairs(writes) do
     local was_set = redis.call('HEXISTS', POLICIES, field) == 1
     if figures then redis.call('HSET', POLICIES, field, figures) else redis.call('HDEL', POLICIES, field) end
-    if was_set ~= (figures ~= false) and redis.call('HINCRBY', POLICIES, 'limits', figures and 1 or -1) <= 0 then
+    if sub(field, 1, 6) == 'limit:' and was_set ~= (figures ~= false) and redis.call('HINCRBY', POLICIES, 'limits', figures and 1 or -1) <= 0 then
       redis.call('HDEL', POLICIES, 'limits')
     end
   end

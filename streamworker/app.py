@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streamworker import settings as settings_module
-from streamworker.client import Job, handle_of, place_all
+from streamworker.client import Job, handle_of, place_all, place_one
+from streamworker.core import admission, durations
 from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
 from streamworker.core.gates import declare
-from streamworker.core.lane import DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
+from streamworker.core.lane import BACKLOG, DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
 from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
@@ -88,8 +89,13 @@ class App:
             check_lane_name(lane)
             if not isinstance(spec, Lane):
                 raise ConfigurationError(f"lane {lane!r} is declared by a Lane(...), not {spec!r}")
+        #: What may wait, waits here; drained into the lanes.
+        self.backlog = admission.check_backlog(chosen.pop(BACKLOG, Lane()))
+        for lane, spec in chosen.items():
+            admission.check_lane(lane, spec)
         if not chosen:
             raise ConfigurationError(f"app {name!r} needs at least one lane")
+        #: The lanes that workers take from.
         self.lanes: Mapping[str, Lane] = chosen
         #: Which lane each job waits in.
         self.router = Router(
@@ -229,7 +235,7 @@ class App:
                 f"{self.default_lane!r} accepts it; add it to accept=, or name another lane"
             )
         signature = Signature.of(task_name, handler)
-        defaults = self.lanes[chosen_lane]
+        defaults = self.lanes.get(chosen_lane, self.backlog)
         if entity_order not in ("free", "strict"):
             raise ConfigurationError(
                 f'task {task_name}: entity_order= is "free" or "strict", not {entity_order!r}'
@@ -297,8 +303,8 @@ class App:
         return register
 
     def check_lane(self, lane: str, what: str = "lane") -> str:
-        """Return the lane if this app has it. Raises InvalidArgument."""
-        if lane not in self.lanes:
+        """Return the lane if this app has it, or the backlog. Raises InvalidArgument."""
+        if lane not in self.lanes and lane != BACKLOG:
             raise InvalidArgument(what, lane, f"is no lane of this app; it has: {', '.join(self.lanes)}")
         return lane
 
@@ -309,10 +315,10 @@ class App:
         except KeyError:
             raise UnknownTask(name, self.tasks) from None
 
-    async def submit(self, job: NewJob, key: str | None) -> Job[Any]:
+    async def submit(self, job: NewJob, key: str | None, wait: float = 0.0) -> Job[Any]:
         """Enqueue one prepared job; tasks call this."""
         self.check_lane(job.lane)
-        placed = await self._source.get().enqueuer.add(job)
+        placed = await place_one(self._source.get(), job, wait)
         return handle_of(placed, job, key, self._source)
 
     async def feel(self) -> None:
@@ -325,8 +331,8 @@ class App:
         """Enqueue by name; options as in `Task.options`. Raises UnknownTask for a name nobody registered."""
         return await self.find(name).options(**options).enqueue(**args)
 
-    async def enqueue_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
-        """Enqueue many; one handle for each call, in order.
+    async def enqueue_many(self, calls: Iterable[Call[R]], *, wait: Duration = 0.0) -> list[Job[R]]:
+        """Enqueue many; one handle for each call, in order. What is refused is sent again for up to `wait`.
 
         A conflict or rejection is a disposition here, no exception: the others of the batch stand.
         """
@@ -335,7 +341,7 @@ class App:
         jobs = [call.job for call in calls]
         for lane in {job.lane for job in jobs}:
             self.check_lane(lane)
-        return await place_all(self._source.get(), jobs, self._source)
+        return await place_all(self._source.get(), jobs, self._source, durations.parse(wait, what="wait"))
 
     def declarations(self) -> dict[str, Declaration]:
         """What each task declares, as workers publish it."""
@@ -348,6 +354,13 @@ class App:
             for task in self.tasks.values()
             if task.gates is not None
             for limit, figures in task.gates.figures().items()
+        }
+
+    def bounds(self) -> dict[str, str]:
+        """How the backlog is drained and what the lanes take, as the scripts read them."""
+        return {
+            "drain": admission.drain_figures(self.backlog),
+            "admission": admission.rules(self.lanes, self.backlog),
         }
 
     def warnings(self) -> list[str]:

@@ -109,18 +109,31 @@ async def place_named(
         if queue.router.by_pressure:
             await queue.feel(queue.router)
         job, key = declared_job(name, args, options, queue.declared(name), queue.router, queue.pressure)
-        return job, key, await queue.enqueuer.add(job)
+        return job, key, await place_one(queue, job, options.wait)
     check_args(args)
     async with queue.under_way():
         await queue.know([name])
         await queue.feel(queue.router)
         job, key = declared_job(name, args, options, queue.declared(name), queue.router, queue.pressure)
-        return job, key, await queue.enqueuer.add(job)
+        return job, key, await place_one(queue, job, options.wait)
 
 
-async def place_all(queue: Queue, jobs: list[NewJob], source: QueueSource) -> list[Job[Any]]:
+async def place_one(queue: Queue, job: NewJob, wait: float) -> Placed:
+    """What became of one job; if it is refused, it is sent again for up to `wait` seconds."""
+    if not wait:
+        return await queue.enqueuer.add(job)
+    (placed,) = await queue.enqueuer.place([job], wait=wait)
+    return placed
+
+
+async def place_all(
+    queue: Queue, jobs: list[NewJob], source: QueueSource, wait: float = 0.0
+) -> list[Job[Any]]:
     """A handle for each job, in order; conflicts and rejections say so in their disposition."""
-    return [Job(placed.job_id, placed.disposition, source) for placed in await queue.enqueuer.place(jobs)]
+    return [
+        Job(placed.job_id, placed.disposition, source, placed.retry_after)
+        for placed in await queue.enqueuer.place(jobs, wait=wait)
+    ]
 
 
 class Client:
@@ -166,6 +179,7 @@ class Client:
         delay: Duration | None = None,
         deadline: Duration | None = None,
         correlation_id: str | None = None,
+        wait: Duration = 0.0,
     ) -> Job[Any]:
         """Enqueue one job.
 
@@ -174,13 +188,22 @@ class Client:
         OutcomeUnknown with the job's id when the reply was lost for good.
         """
         options = Options.of(
-            key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
+            key=key,
+            lane=lane,
+            tenant=tenant,
+            delay=delay,
+            deadline=deadline,
+            correlation_id=correlation_id,
+            wait=wait,
         )
         job, key, placed = await place_named(self._source.get(), task, args or {}, options)
         return handle_of(placed, job, key, self._source)
 
-    async def enqueue_many(self, requests: Iterable[Request]) -> list[Job[Any]]:
-        """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception."""
+    async def enqueue_many(self, requests: Iterable[Request], *, wait: Duration = 0.0) -> list[Job[Any]]:
+        """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception.
+
+        What is refused is sent again for up to `wait`.
+        """
         wanted, queue = list(requests), self._source.get()
         async with queue.under_way():
             if unknown := queue.unknown([check_task_name(each.task) for each in wanted]):
@@ -199,7 +222,7 @@ class Client:
                 )[0]
                 for each in wanted
             ]
-            return await place_all(queue, jobs, self._source)
+            return await place_all(queue, jobs, self._source, durations.parse(wait, what="wait"))
 
     async def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""

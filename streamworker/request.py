@@ -26,7 +26,7 @@ from streamworker.core.errors import (
 from streamworker.core.gates import Gates
 from streamworker.core.ids import JobIds
 from streamworker.core.job import Record, encode_envelope
-from streamworker.core.lane import DEFAULT_LANE, MAX_PAYLOAD_BYTES, Pressure, check_lane_name
+from streamworker.core.lane import BACKLOG, DEFAULT_LANE, MAX_PAYLOAD_BYTES, Pressure, check_lane_name
 from streamworker.core.router import NO_PRESSURE, Decision, Router, Step, Subject
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import (
@@ -68,6 +68,7 @@ class Options:
     delay_ms: int = 0
     deadline_ms: int = 0
     correlation_id: str | None = None
+    wait: float = 0.0  # seconds for which a refused request is sent again
 
     @classmethod
     def of(
@@ -79,6 +80,7 @@ class Options:
         delay: Duration | None = None,
         deadline: Duration | None = None,
         correlation_id: str | None = None,
+        wait: Duration = 0.0,
     ) -> Options:
         """Checked options. Raises InvalidArgument or DurationError, both ValueErrors."""
         delay_ms = 0 if delay is None else durations.to_ms(delay, what="delay")
@@ -94,6 +96,7 @@ class Options:
             delay_ms,
             deadline_ms,
             None if correlation_id is None else check_correlation_id(correlation_id),
+            durations.parse(wait, what="wait"),
         )
 
 
@@ -117,11 +120,11 @@ def new_job(
     InvalidArgument for an argument that a gate's template cannot use.
     """
     encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
-    lane, why = options.lane or own, ""
-    if not router.plain:
+    lane, why, backlog = options.lane or own, "", ""
+    if lane == BACKLOG or not router.plain:
         subject = Subject(task, own, options.lane, options.tenant, len(encoded))
         placed = router.decide(subject, pressure)
-        lane, why = placed.lane, placed.why
+        lane, why, backlog = placed.lane, placed.why, placed.backlog
     limit = router.limit(lane)
     if len(encoded) > limit:
         raise PayloadTooLarge(len(encoded), limit, "args")
@@ -150,6 +153,7 @@ def new_job(
         max_starts=max_starts,
         gates=gates.line(args, tenant=options.tenant, lane=lane, number=manifest) if gates else "",
         route=why,
+        backlog=backlog,
     )
 
 
@@ -252,13 +256,21 @@ class JobView:
         )
 
 
+#: Why a request is refused, by the script's word.
+_REFUSALS = {
+    "lane_full": "lane {lane} is full",
+    "backlog_full": "the backlog of lane {lane} is full",
+    "throttled": "its lane or tenant is throttled (see streamworker throttle)",
+    "log_full": "the mirror is behind, and the log has reached its bound",
+}
+
+
 def accepted(placed: Placed, job: NewJob, key: str | None) -> None:
     """Raise the refusal of one enqueue: IdempotencyConflict or EnqueueRejected."""
     if placed.disposition is Disposition.CONFLICT:
         raise IdempotencyConflict(placed.job_id, key or "", job.task)
     if placed.disposition is Disposition.REJECTED:
-        why = {"log_full": "the mirror is behind, and the log has reached its bound"}
-        raise EnqueueRejected(why.get(placed.reason, placed.reason or "the lane is full"), placed.retry_after)
+        raise EnqueueRejected(_REFUSALS[placed.reason].format(lane=job.lane), placed.retry_after)
 
 
 def value_of(job_id: str, ended: Ended) -> Any:

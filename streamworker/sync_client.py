@@ -129,10 +129,17 @@ class SyncClient:
         delay: Duration | None = None,
         deadline: Duration | None = None,
         correlation_id: str | None = None,
+        wait: Duration = 0.0,
     ) -> SyncJob:
         """Enqueue one job. Raises as `Client.enqueue`."""
         options = Options.of(
-            key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
+            key=key,
+            lane=lane,
+            tenant=tenant,
+            delay=delay,
+            deadline=deadline,
+            correlation_id=correlation_id,
+            wait=wait,
         )
         name = check_task_name(task)
         if unknown := self._queue.unknown([name]):
@@ -142,12 +149,15 @@ class SyncClient:
         self._queue.feel(router)
         declared, pressure = self._queue.declared(name), self._queue.pressure
         job, held = declared_job(name, args or {}, options, declared, router, pressure)
-        (placed,) = self._queue.place([job])
+        (placed,) = self._queue.place([job], wait=options.wait)
         accepted(placed, job, held)
         return SyncJob(placed.job_id, placed.disposition, self._queue)
 
-    def enqueue_many(self, requests: Iterable[Request]) -> list[SyncJob]:
-        """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception."""
+    def enqueue_many(self, requests: Iterable[Request], *, wait: Duration = 0.0) -> list[SyncJob]:
+        """Enqueue many; one handle each, in order. A conflict or rejection is a disposition, no exception.
+
+        What is refused is sent again for up to `wait`.
+        """
         wanted = list(requests)
         if unknown := self._queue.unknown([check_task_name(each.task) for each in wanted]):
             for each in wanted:
@@ -166,7 +176,10 @@ class SyncClient:
             )[0]
             for each in wanted
         ]
-        return [SyncJob(placed.job_id, placed.disposition, self._queue) for placed in self._queue.place(jobs)]
+        return [
+            SyncJob(placed.job_id, placed.disposition, self._queue, placed.retry_after)
+            for placed in self._queue.place(jobs, wait=durations.parse(wait, what="wait"))
+        ]
 
     def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""

@@ -8,7 +8,7 @@ local DONE, WORKER, LANE = tag .. ':done:', tag .. ':worker:', tag .. ':lane:'
 local SCHEDULE, DEADLINES, DLQ = tag .. ':schedule', tag .. ':deadlines', tag .. ':dlq'
 local EVENTS, STATS = tag .. ':events', tag .. ':stats'
 local FENCE, SWEEP, POLICIES = tag .. ':fence', tag .. ':sweep', tag .. ':policies'
-local SUFFIX = { a = '', r = ':ready', q = ':quarantine' }
+local SUFFIX = { a = '', r = ':ready', q = ':quarantine', b = ':backlog' }
 local CHUNK = 500                        -- `unpack` of 8,000 fails (R33)
 
 local format, match, sub = string.format, string.match, string.sub
@@ -35,10 +35,11 @@ local turn_most = 16                     -- jobs of one tenant that may stand in
 
 local switch                             -- the mirror's fields of `policies`, read once a call
 
-local function mirrored()                -- whether a mirror is on, so that the log carries all that it needs
-  if switch == nil then
-    local found = redis.call('HMGET', POLICIES, 'mirror', 'restoring', 'mirror_bound')
-    switch = { on = found[1] and found[1] ~= 'off', marker = found[1], restoring = found[2], bound = found[3] }
+local function mirrored(...)             -- whether a mirror is on, so that the log carries all that it needs
+  if switch == nil then                  -- read once, with what else of `policies` the first caller wants
+    local found = redis.call('HMGET', POLICIES, 'mirror', 'restoring', 'mirror_bound', ...)
+    switch = { on = found[1] and found[1] ~= 'off', marker = found[1], restoring = found[2], bound = found[3],
+      found[4], found[5] }
   end
   return switch.on
 end

@@ -2,9 +2,11 @@
 --
 -- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
-local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$'
+-- `door`, if there is one, has a say in each new job: it may refuse it, or send it to the backlog.
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$'
+local door
 local seen_ids, seen_keys, accepted = {}, {}, {}
-local log_is_full, FULL = false, 'REJECTED 1000 log_full'   -- the mirror's log has reached its bound
+local log_is_full = false                -- the mirror's log has reached its bound
 
 local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
   if seen_keys[key] then return unpack(seen_keys[key]) end
@@ -20,6 +22,11 @@ local function holder_of(key)            -- job id, fingerprint, status of who h
   return id, fingerprint, state
 end
 
+local function reject(row, retry_ms, why) -- nothing of it stays but a count
+  bump('rejected:' .. row.lane .. ':' .. why, 1)
+  return 'REJECTED ' .. format('%d', retry_ms) .. ' ' .. why
+end
+
 local function decide(id, task, lane, env, extra)
   if seen_ids[id] then return seen_ids[id] end
   local known = redis.call('GET', JOB .. id)
@@ -28,7 +35,7 @@ local function decide(id, task, lane, env, extra)
   if extra ~= '' then
     local delay, window
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer,
-      row.gates, row.route = match(extra, EXTRA)
+      row.gates, row.route, row.backlog = match(extra, EXTRA)
     if not row.key then error('enqueue row cannot be read: ' .. id) end
     if row.fingerprint == '' then row.fingerprint = '-' end
     if row.key ~= '' then
@@ -37,19 +44,23 @@ local function decide(id, task, lane, env, extra)
       if holder then
         return (fingerprint == row.fingerprint and 'DUPLICATE ' or 'CONFLICT ') .. holder .. ' ' .. status
       end
-      if log_is_full then return FULL end
-      seen_keys[row.key] = { id, row.fingerprint, 'queued' }
       row.window = window
     end
     if row.deadline ~= '' then row.deadline = format('%d', now + tonumber(row.deadline)) end
     if delay ~= '' and tonumber(delay) > 0 then row.due = format('%d', now + tonumber(delay)) end
+    if row.backlog == '' then row.backlog = nil end
   end
-  if log_is_full then return FULL end
+  if log_is_full then return reject(row, 1000, 'log_full') end
+  local refused = door and door(row)
+  if refused then return refused end
   accepted[#accepted + 1] = row
-  return row.due and 'SCHEDULED ' .. row.due or 'ACCEPTED'
+  if row.plain then return row.backlog and 'DEFERRED' or 'ACCEPTED' end
+  if row.key ~= '' then seen_keys[row.key] = { id, row.fingerprint, 'queued' } end
+  return row.due and 'SCHEDULED ' .. row.due or row.backlog and 'DEFERRED' or 'ACCEPTED'
 end
 
 local function queue_up(row)             -- where it stands: gates and turnstile may have a say
+  if row.backlog then return end         -- when it is drained
   if (row.gates or '') ~= '' and string.find(row.gates, ' entity:', 1, true) then open_gates().arrive(row) end
   if not row.parked and (row.tenant or '') ~= '' then    -- D15
     row.behind = not open_turnstile().admit(turnstile.of(row.lane, row.tenant), turn_most)
@@ -64,6 +75,10 @@ local function write_place(row)          -- the growing write: the stream entry,
     return row.due and '-' or 'g:' .. row.parked
   end
   local kind, place, stream = 'a:', 'queued:', LANE .. row.lane
+  if row.backlog then
+    kind, place, stream = 'b:', 'backlog:', stream .. SUFFIX.b
+    bump('deferred:' .. row.lane .. ':' .. row.backlog, 1)
+  end
   if row.behind then kind, place, stream = 't:', 'turned:', stream .. ':turn:' .. row.tenant end
   local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
   bump(place .. row.lane, 1)
@@ -71,6 +86,7 @@ local function write_place(row)          -- the growing write: the stream entry,
 end
 
 local function lines_of(row)             -- what its record says beyond the first line
+  if row.plain then return row.backlog and '\nbl=' .. row.backlog .. '\ndi=DEFERRED' or '' end
   local more = ''
   if row.key ~= '' then more = '\nky=' .. row.key .. '\nkf=' .. row.fingerprint .. '\nkw=' .. row.window end
   if row.deadline ~= '' then more = more .. '\ndl=' .. row.deadline end
@@ -79,12 +95,17 @@ local function lines_of(row)             -- what its record says beyond the firs
   if row.gates ~= '' then more = more .. '\nga=' .. row.gates end
   if row.place then more = more .. format('\npl=%d', row.place) end
   if row.granted then more = more .. '\nhg= ' .. row.granted .. ' ' end
-  if row.due then more = more .. '\ndu=' .. row.due .. '\ndi=SCHEDULED ' .. row.due end
+  if row.backlog then more = more .. '\nbl=' .. row.backlog end
+  if row.due then
+    more = more .. '\ndu=' .. row.due .. '\ndi=SCHEDULED ' .. row.due
+  elseif row.backlog then
+    more = more .. '\ndi=DEFERRED'
+  end
   return more
 end
 
 local function write_record(row, entry)
-  local more = row.plain and '' or lines_of(row)
+  local more = row.plain and not row.backlog and '' or lines_of(row)
   -- The record last: until it is there, its key counts as free and its deadline names nobody.
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
@@ -96,13 +117,14 @@ end
 
 local function new_line(row, before)     -- task and lane stand once for all that follow with the same
   if before and row.task == before.task and row.lane == before.lane and (row.tenant or '') == '' and not row.due
-    and (row.route or '') == '' then
+    and (row.route or '') == '' and not row.backlog then
     return row.id .. ' +'
   end
   return row.id .. ' + ' .. row.task .. ' ' .. row.lane
     .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
     .. (row.due and ' due=' .. row.due or '')
     .. ((row.route or '') ~= '' and ' route=' .. row.route or '')
+    .. (row.backlog and ' backlog=' .. row.backlog or '')
 end
 
 local function write_accepted()

@@ -10,14 +10,15 @@
 
 -- With the depth counter of its jobs; of those that wait, by the first letter of the record's entry.
 local HELD, WAITING = { claimed = 'in_flight:', processing = 'in_flight:' }, {}
-WAITING.queued = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', ['-'] = 'scheduled:' }
+WAITING.queued = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', b = 'backlog:',
+  ['-'] = 'scheduled:' }
 WAITING.retry_scheduled = WAITING.queued
 local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
 local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)(.*)$'
 local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
-  'ut', 'dq', 'ga', 'pl', 'hg', 'bu' }
+  'ut', 'dq', 'ga', 'pl', 'hg', 'bu', 'bl' }
 local records = {}
 -- What many jobs of a call have in common is converted once.
 local text_of = setmetatable({}, { __index = function(cache, number)

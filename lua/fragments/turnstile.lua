@@ -30,7 +30,7 @@ local function open_turnstile()
 
   local function stands(rec)               -- after this call
     if not WAITING[rec.status] or rec.strikes > 0 then return false end
-    if rec.ready then return rec.kind ~= 't' end
+    if rec.ready then return STANDING[rec.kind] end
     return STANDING[sub(rec.en, 1, 1)]
   end
 

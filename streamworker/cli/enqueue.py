@@ -33,6 +33,9 @@ def enqueue(
     correlation_id: Annotated[
         str | None, typer.Option("--correlation-id", metavar="C", help="Kept with the job, for tracing.")
     ] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="10s", help="Try again for so long if it is refused.")
+    ] = "0s",
     app: AppName = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,
@@ -50,7 +53,13 @@ def enqueue(
 
     settings = settings_of(app, redis_url)
     options = Options.of(
-        key=key, lane=lane, tenant=tenant, delay=delay, deadline=deadline, correlation_id=correlation_id
+        key=key,
+        lane=lane,
+        tenant=tenant,
+        delay=delay,
+        deadline=deadline,
+        correlation_id=correlation_id,
+        wait=wait,
     )
     name, args = check_task_name(task), read_arguments(arguments)
 

@@ -8,6 +8,7 @@ import typer
 
 from streamworker.cli import (
     cron,
+    dashboards,
     demo,
     dlq,
     doctor,
@@ -17,6 +18,7 @@ from streamworker.cli import (
     lanes,
     lua,
     mirror,
+    overload,
     route,
     run,
     tune,
@@ -64,9 +66,12 @@ app.command("gates")(gates.gates)
 app.add_typer(tune.limits_app, name="limits")
 app.command("pause")(tune.pause)
 app.command("resume")(tune.resume)
+app.command("throttle")(overload.throttle)
+app.command("drain")(overload.drain)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(mirror.app, name="mirror")
+app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(lua.app, name="lua")
 
 

@@ -15,6 +15,8 @@ from streamworker.core.template import check_task_name
 
 #: Lane of a job for which nobody named one.
 DEFAULT_LANE = "normal"
+#: Where jobs wait that may wait. No worker takes from it: it is drained into the lanes they are meant for.
+BACKLOG = "backlog"
 _LANE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 MAX_WEIGHT = 1000
 MAX_RESERVED = 100_000
@@ -22,6 +24,9 @@ MAX_RESERVED = 100_000
 MAX_AGING_FACTOR = 8
 #: Largest `payload_limit`, in bytes: Redis keeps every payload in memory.
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+
+#: What becomes of a job that is over a bound.
+OVERFLOWS = ("backlog", "reject")
 
 #: Which tasks a lane takes: their names, or a function that is asked for each name.
 Accept = Collection[str] | Callable[[str], bool]
@@ -64,6 +69,13 @@ class Lane:
     `target`: the age that a waiting job should not pass. `pressure`: the depths from which the lane is under
     *high* pressure and *over* its mark. Both are shown and can be asked for by routes; they refuse nothing.
 
+    `limit`: jobs that wait in it at most. What comes beyond goes to the backlog, or is refused with
+    `overflow="reject"`. `high_water`: the depth up to which the backlog is drained into it; half the limit
+    by default.
+
+    `drain`, `burst`: of the lane `backlog` alone, at which rate it is drained; its `limit` is how many jobs
+    meant for one lane it takes.
+
     `accept`: the tasks that it takes, by name or by a function of the name; jobs of others go to the default
     lane of their task. `payload_limit`: bytes of arguments that one of its jobs may have. `timeout` and
     `retry` are for tasks of this lane that do not declare their own.
@@ -77,6 +89,11 @@ class Lane:
     max_age: Duration | None = field(default=None, kw_only=True)
     target: Duration | None = field(default=None, kw_only=True)
     pressure: tuple[int, int] | None = field(default=None, kw_only=True)
+    limit: int | None = field(default=None, kw_only=True)
+    overflow: str = field(default="backlog", kw_only=True)
+    high_water: int | None = field(default=None, kw_only=True)
+    drain: str | None = field(default=None, kw_only=True)
+    burst: int | None = field(default=None, kw_only=True)
     accept: Accept | None = field(default=None, kw_only=True)
     payload_limit: int | None = field(default=None, kw_only=True)
     timeout: Duration | None = field(default=None, kw_only=True)
@@ -93,6 +110,11 @@ class Lane:
             self._check_marks(self.pressure)
         if self.payload_limit is not None:
             check_whole("a lane's payload_limit", self.payload_limit, 1, MAX_PAYLOAD_BYTES)
+        for what in ("limit", "high_water"):
+            if (value := getattr(self, what)) is not None:
+                check_whole(f"a lane's {what}", value, 1, 1_000_000_000)
+        if self.overflow not in OVERFLOWS:
+            raise ConfigurationError(f'a lane\'s overflow is "backlog" or "reject", not {self.overflow!r}')
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise ConfigurationError(f"a lane's retry is a Retry policy, not {self.retry!r}")
         self._check_accept()

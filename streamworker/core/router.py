@@ -14,7 +14,7 @@ from typing import Any
 
 from streamworker.core.codec import PAYLOAD_LIMIT_BYTES
 from streamworker.core.errors import ConfigurationError
-from streamworker.core.lane import Lane, Pressure, check_lane_name, check_whole
+from streamworker.core.lane import BACKLOG, Lane, Pressure, check_lane_name, check_whole
 
 _RULE_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}", re.ASCII)
 
@@ -94,10 +94,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a job waits, and `why` if that is not what was asked for or declared: for its event, one word."""
+    """Where a job waits, and `why` if that is not what was asked for or declared: for its event, one word.
+
+    `backlog`: who sends it to the backlog first, which is drained into that lane: asked, rule or task.
+    """
 
     lane: str
     why: str = ""
+    backlog: str = ""
 
 
 class Router:
@@ -130,7 +134,7 @@ class Router:
 
     def _check(self) -> None:
         for rule in self._rules:
-            if self.lanes and rule.route.lane not in self.lanes:
+            if self.lanes and rule.route.lane not in (*self.lanes, BACKLOG):
                 raise ConfigurationError(
                     f"route {rule.name} leads to {rule.route.lane!r}, which is no lane of the app; "
                     f"it has: {', '.join(self.lanes)}"
@@ -146,16 +150,25 @@ class Router:
             raise ConfigurationError("a tenant is in two classes of sla=; it has one")
 
     def decide(self, subject: Subject, pressure: Mapping[str, Pressure] = NO_PRESSURE) -> Decision:
-        """The lane of this job; pure."""
-        lane, why = subject.asked or subject.own, ""
-        if subject.asked is None:
+        """The lane of this job; pure.
+
+        Whoever sends it to the backlog says nothing of the lane that it is meant for: that is what it would
+        be without that word.
+        """
+        lane, why, backlog = subject.asked or subject.own, "", ""
+        if subject.asked == BACKLOG:
+            lane, backlog = subject.own, "asked"
+        if subject.asked in (None, BACKLOG):
             for rule in self._rules:
                 if rule.misfit(subject, self._class_of, pressure) is None:
                     lane, why = rule.route.lane, rule.name
                     break
+        if lane == BACKLOG:
+            backlog = backlog or ("rule" if why else "task")
+            lane = self._home(subject)
         if self._picky and not self.accepts(lane, subject.task):
-            return Decision(self.fallback(subject), f"accept:{lane}")
-        return Decision(lane, why)
+            return Decision(self.fallback(subject), f"accept:{lane}", backlog)
+        return Decision(lane, why, backlog)
 
     def explain(
         self, subject: Subject, pressure: Mapping[str, Pressure] = NO_PRESSURE
@@ -165,7 +178,7 @@ class Router:
         steps: list[Step] = []
         if subject.asked is not None:
             steps.append(Step("asked", subject.asked, True, "the producer named it"))
-        else:
+        if subject.asked in (None, BACKLOG):
             for rule in self._rules:
                 misfit = rule.misfit(subject, self._class_of, pressure)
                 steps.append(Step(rule.name, rule.route.lane, misfit is None, misfit or rule.says()))
@@ -178,9 +191,13 @@ class Router:
             steps.append(
                 Step("accept", refusing, False, f"lane {refusing} does not accept task {subject.task}")
             )
-            of = f"the lane of task {subject.task}" if decision.lane == subject.own else "the default lane"
-            steps.append(Step("default", decision.lane, True, of))
+            steps.append(Step("default", decision.lane, True, self._of(decision, subject)))
+        elif decision.backlog and steps[-1].lane == BACKLOG:
+            steps.append(Step("meant for", decision.lane, True, self._of(decision, subject)))
         return decision, steps
+
+    def _of(self, decision: Decision, subject: Subject) -> str:
+        return f"the lane of task {subject.task}" if decision.lane == subject.own else "the default lane"
 
     def accepts(self, lane: str, task: str) -> bool:
         """Whether the lane takes jobs of this task; a lane that nobody declared takes all."""
@@ -189,7 +206,12 @@ class Router:
 
     def fallback(self, subject: Subject) -> str:
         """Where a job waits whose lane does not accept its task."""
-        return subject.own if self.accepts(subject.own, subject.task) else self.default
+        home = self._home(subject)
+        return home if self.accepts(home, subject.task) else self.default
+
+    def _home(self, subject: Subject) -> str:
+        """The task's own lane, or the default for one whose jobs all begin in the backlog."""
+        return self.default if subject.own == BACKLOG else subject.own
 
     def limit(self, lane: str) -> int:
         """Bytes of arguments that a job of this lane may have."""

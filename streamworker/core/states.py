@@ -51,6 +51,8 @@ class Reason(StrEnum):
 
     ENQUEUED = "enqueued"
     DELAYED = "delayed"
+    DEFERRED = "deferred"
+    DRAINED = "drained"
     CLAIMED = "claimed"
     STARTED = "started"
     RETURNED = "returned"
@@ -93,6 +95,7 @@ class Disposition(StrEnum):
 
     ACCEPTED = "ACCEPTED"
     SCHEDULED = "SCHEDULED"
+    DEFERRED = "DEFERRED"
     DUPLICATE = "DUPLICATE"
     CONFLICT = "CONFLICT"
     REJECTED = "REJECTED"

@@ -8,6 +8,7 @@ from typing import Any
 
 from streamworker.core import durations
 from streamworker.core.job import Record
+from streamworker.core.lane import BACKLOG
 from streamworker.ops import inspect, server_checks
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
@@ -59,7 +60,7 @@ async def examine(
     found.append(await namespace(queue))
     if oddities is not None:
         found += tasks(oddities)
-    known = {*lanes, *(row["lane"] for row in await inspect.lanes(queue))}
+    known = {*lanes, *(row["lane"] for row in await inspect.lanes(queue))} - {BACKLOG}
     depths = await read_depths(queue, sorted(known))
     alive = await inspect.workers(queue)
     found += [workers(depths, sorted(known), alive), schedule(queue, depths, bool(alive))]
@@ -103,7 +104,7 @@ def tasks(oddities: Sequence[str]) -> list[Finding]:
 async def read_depths(queue: Queue, lanes: Sequence[str]) -> Depths:
     """Counters, streams and schedule of one moment."""
     keys = queue.keys
-    places = [(lane, kind) for lane in lanes for kind in STREAM_SUFFIX]
+    places = [(lane, kind) for lane in lanes for kind in (*STREAM_SUFFIX, "b")]
     commands: list[tuple[Any, ...]] = [("HGETALL", keys.stats), ("TIME",), ("XLEN", keys.dlq)]
     commands += [("ZCARD", keys.schedule), ("ZRANGE", keys.schedule, 0, 0, "WITHSCORES")]
     for lane, kind in places:
@@ -184,6 +185,16 @@ def counters(queue: Queue, depths: Depths, lanes: Sequence[str]) -> list[Finding
                     "counters",
                     f"lane {lane}: {delivered} entries are delivered, {in_flight} jobs in flight",
                     "a worker was cut off while it claimed; within a lease they are claimed or handed back",
+                )
+            )
+        deferred, kept = depths.stats.get(f"backlog:{lane}", 0), depths.streams[lane, "b"][0]
+        if deferred != kept:
+            found.append(
+                warning(
+                    "counters",
+                    f"lane {lane} counts {deferred} jobs in its backlog, which holds {kept}",
+                    "jobs are not affected. Is it so again in a minute? Then set it right: "
+                    f"HINCRBY {queue.keys.stats} backlog:{lane} {kept - deferred}",
                 )
             )
     counted = sum(value for name, value in depths.stats.items() if name.startswith("scheduled:"))

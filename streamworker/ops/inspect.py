@@ -10,8 +10,9 @@ from streamworker.core import codec
 from streamworker.core.errors import JobNotFound, SerializationError
 from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope, Record
+from streamworker.core.lane import BACKLOG
 from streamworker.core.states import TERMINAL, Status
-from streamworker.ops import dlq
+from streamworker.ops import dlq, overload
 from streamworker.ops.dlq import DeadLetter
 from streamworker.ops.history import History, iso, joined, read_history
 from streamworker.ops.tune import pauses
@@ -256,7 +257,7 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
 
     Known are the lanes that ever had a job, those of living workers, and `names`. `depth` counts the jobs
     that wait for their turn, at a gate too; scheduled retries and delays are not among them.
-    `oldest_age_seconds` is since the job was enqueued, None when nothing waits.
+    `oldest_age_seconds` is since the job was enqueued, None when nothing waits. The backlog comes last.
     """
     stats = pairs(await queue.caller.command("HGETALL", queue.keys.stats))
     counters = {name.decode(): int(value) for name, value in stats.items()}
@@ -267,6 +268,7 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
             known.add(lane)
     for worker in await workers(queue):
         known.update(worker["lanes"])
+    known.discard(BACKLOG)
     now = await now_ms(queue.caller.command)
     paused = {one.scope for one in await pauses(queue) if one.state == "paused"}
     return [
@@ -278,6 +280,22 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
             "paused": f"lane:{lane}" in paused,
         }
         for lane in sorted(known)
+    ] + await _backlog(queue)
+
+
+async def _backlog(queue: Queue) -> list[dict[str, Any]]:
+    """The same of the backlog, once it ever had a job. It is paused while it is not drained."""
+    found = await overload.drain(queue)
+    if not found.lanes:
+        return []
+    return [
+        {
+            "lane": BACKLOG,
+            "depth": found.depth,
+            "in_flight": 0,
+            "oldest_age_seconds": None if found.oldest_ms is None else found.oldest_ms / 1000,
+            "paused": found.paused or not found.on,
+        }
     ]
 
 

@@ -94,26 +94,27 @@ async def pause(
         if for_ms < 1000:
             raise DurationError("pause", duration, "is shorter than a second")
         value = str(for_ms)
-    await _tune(queue, actor, "pause", check_scope(scope), value, reason)
+    await change(queue, actor, "pause", check_scope(scope), value, reason)
 
 
 async def resume(queue: Queue, scope: str, *, actor: str, reason: str = "", over: Duration = RAMP) -> bool:
     """Let the jobs of a scope run again, those that waited evenly over a time. False: it was not paused."""
     ramp_ms = round(durations.parse(over, what="over") * 1000)
-    return await _tune(queue, actor, "resume", check_scope(scope), str(ramp_ms), reason)
+    return await change(queue, actor, "resume", check_scope(scope), str(ramp_ms), reason)
 
 
 async def set_limit(queue: Queue, name: str, figures: str, *, actor: str, reason: str = "") -> None:
     """Let other figures hold for a gate, or for all gates of a declared limit; see `figures_of`."""
-    await _tune(queue, actor, "limit", name, figures, reason)
+    await change(queue, actor, "limit", name, figures, reason)
 
 
 async def reset_limit(queue: Queue, name: str, *, actor: str, reason: str = "") -> bool:
     """Let what the tasks declare hold again. False: nothing else was set."""
-    return await _tune(queue, actor, "reset", name, "", reason)
+    return await change(queue, actor, "reset", name, "", reason)
 
 
-async def _tune(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bool:
+async def change(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bool:
+    """Send one row of `tune`, and let who may move by now move. False: there was nothing to change."""
     reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
     (reply,) = await queue.run(
         scripts.tune(
@@ -154,7 +155,7 @@ async def limits(queue: Queue) -> list[dict[str, Any]]:
     declared, given = {}, {}
     for field, value in known.items():
         kind, _, name = field.decode().partition(":")
-        if kind == "declared":
+        if kind == "declared" and ":" in name:
             declared[name] = value.decode()
         elif kind == "limit":
             given[name] = value.decode()

@@ -33,6 +33,12 @@ async def oldest_ms(command: Command, keys: Keys, lane: str, now: int) -> int | 
     return max(ages, default=None)
 
 
+async def oldest_deferred_ms(command: Command, keys: Keys, lane: str, now: int) -> int | None:
+    """The age of the oldest job in the backlog that is meant for the lane; None when there is none."""
+    at = await _first_of(command, keys, lane, "b", "-")
+    return None if at is None else max(0, now - at)
+
+
 async def _head_of(command: Command, keys: Keys, lane: str, kind: str) -> int | None:
     """When the first job that waits in this stream was enqueued.
 
@@ -46,7 +52,12 @@ async def _head_of(command: Command, keys: Keys, lane: str, kind: str) -> int | 
             return None
         raise
     start = f"({groups[0][b'last-delivered-id'].decode()}" if groups else "-"
-    for entry, fields in await command("XRANGE", stream, start, "+", "COUNT", HEADS):
+    return await _first_of(command, keys, lane, kind, start)
+
+
+async def _first_of(command: Command, keys: Keys, lane: str, kind: str, start: str) -> int | None:
+    """When the first job of a stream from there on was enqueued."""
+    for entry, fields in await command("XRANGE", keys.stream(lane, kind), start, "+", "COUNT", HEADS):
         job_id = pairs(fields)[b"id"].decode()
         raw = await command("GET", keys.job(job_id))
         try:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import OutcomeUnknown, StreamworkerError
+from streamworker.core.errors import EnqueueRejected, OutcomeUnknown, StreamworkerError
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
+from streamworker.store.patience import Patience
 from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
 from streamworker.store.scripts import NewJob
 
@@ -101,8 +102,22 @@ class Enqueuer:
     def _call(self, chunk: Sequence[_Waiting]) -> scripts.Call:
         return enqueue_call((job for job, _ in chunk), self._marker.known)
 
-    async def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """Place a list in one or a few calls of at most 500, two of them in flight. Errors as in `add`.
+    async def place(self, jobs: Sequence[NewJob], *, wait: float = 0.0) -> list[Placed]:
+        """Place a list; what is refused is sent again for up to `wait` seconds. Errors as in `add`."""
+        if not wait:
+            return await self._place(jobs)
+        patience = Patience(jobs, wait)
+        while True:
+            try:
+                pause = patience.take(await self._place(patience.jobs))
+            except EnqueueRejected as refused:
+                pause = patience.refuse(refused)
+            if pause is None:
+                return patience.placed
+            await asyncio.sleep(pause)
+
+    async def _place(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """In one or a few calls of at most 500, two of them in flight.
 
         When a call fails, those before it stand: enqueuing the same jobs again changes nothing for them.
         """

@@ -28,7 +28,7 @@ class Transition(NamedTuple):
     reason: str
     worker: str | None
     script: str
-    #: What only some edges have: class, code, due, policy, task, lane, tenant.
+    #: What only some edges have: class, code, due, policy, task, lane, tenant, backlog.
     facts: Mapping[str, str] = _NO_FACTS
     starts: int = 0
     strikes: int = 0
@@ -61,7 +61,7 @@ def decode(fields: Mapping[bytes, bytes]) -> list[Transition]:
             facts = plain = {"task": task, "lane": lane}
             if more:
                 facts = {**plain, **dict([fact.split("=", 1) for fact in more])}
-                reason = "delayed" if "due" in facts else "enqueued"
+                reason = "delayed" if "due" in facts else "deferred" if "backlog" in facts else "enqueued"
         elif not plain:
             raise ValueError(f"nothing says what the task of {job_id} is")
         found.append(

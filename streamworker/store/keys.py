@@ -14,6 +14,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z")
 
 #: Suffix of a lane's streams by the kind letter that a record's `entry` carries.
 STREAM_SUFFIX = {"a": "", "r": ":ready", "q": ":quarantine"}
+#: Suffix of the stream that holds a lane's part of the backlog, whose kind is `b`. It has no group.
+BACKLOG_SUFFIX = ":backlog"
 #: The consumer group of every lane stream.
 GROUP = "workers"
 
@@ -38,6 +40,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("lane:<lane>", "stream", "none", "enqueue", "arrivals: id, env"),
     KeySpec("lane:<lane>:ready", "stream", "none", "settle, promote", "jobs whose wait is over: id, env"),
     KeySpec("lane:<lane>:quarantine", "stream", "none", "recovery", "jobs with strikes: id, env"),
+    KeySpec("lane:<lane>:backlog", "stream", "none", "enqueue, drain",
+            "jobs meant for the lane that may wait: id, env"),
     KeySpec("job:<id>", "string", "none while open, then its retention", "every script", "the record"),
     KeySpec("body:<id>", "hash", "none while open, then its retention", "every script",
             "envelope while parked, long result, error text"),
@@ -74,7 +78,7 @@ CATALOGUE: tuple[KeySpec, ...] = (
             "the job of one tick, which so counts once"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
     KeySpec("policies", "hash", "none", "tune, declare, mirror, pressure",
-            "what is set at run time: pauses, limits; the pressure in lanes; the marker of a mirror"),
+            "what is set at run time: limits, throttles, drain; the lanes' pressure; the mirror's marker"),
     KeySpec("meta", "hash", "none", "worker, publish",
             "schema, shard count, what tasks declare (no shard in its tag)"),
     KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
@@ -126,10 +130,10 @@ class Keys:
         return f"{self.namespace_tag}:meta"
 
     def stream(self, lane: str, kind: str = "a", tenant: str = "") -> str:
-        """A lane's stream: kind `a` arrivals, `r` ready, `q` quarantine, `t` a tenant's turnstile."""
+        """A lane's stream: `a` arrivals, `r` ready, `q` quarantine, `b` backlog, `t` a tenant's turnstile."""
         if kind == "t":
             return f"{self.tag}:lane:{lane}:turn:{tenant}"
-        return f"{self.tag}:lane:{lane}{STREAM_SUFFIX[kind]}"
+        return f"{self.tag}:lane:{lane}{BACKLOG_SUFFIX if kind == 'b' else STREAM_SUFFIX[kind]}"
 
     def job(self, job_id: str) -> str:
         return f"{self.tag}:job:{job_id}"

@@ -35,9 +35,14 @@ class Call:
 F = TypeVar("F", bound=Callable[..., Call])
 
 
+#: Folders of `lua/` with scripts of their own.
+_FOLDERS = ("dlq", "lock")
+
+
 def script_name(wrapper: str) -> str:
     """The script of a wrapper: `lock_acquire` is lua/lock/acquire.lua."""
-    return wrapper.replace("lock_", "lock/", 1) if wrapper.startswith("lock_") else wrapper
+    folder, _, name = wrapper.partition("_")
+    return f"{folder}/{name}" if folder in _FOLDERS else wrapper
 
 
 def bound(wrapper: F) -> F:
@@ -136,6 +141,11 @@ def wake(*, clock: str, worker: str, retention_ms: int, limit: int) -> Call:
 
 
 @bound
+def drain(*, clock: str, worker: str, retention_ms: int, limit: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("drain"), (clock, worker, retention_ms, limit, *rows))
+
+
+@bound
 def tune(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("tune"), (clock, actor, retention_ms, *rows))
 
@@ -173,6 +183,23 @@ def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument
 @bound
 def discard(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("discard"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_edit(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("dlq/edit"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_import(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("dlq/import"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_trim(
+    *, clock: str, worker: str, retention_ms: int, max_age_ms: int, max_count: int, limit: int
+) -> Call:
+    return Call(lua.load("dlq/trim"), (clock, worker, retention_ms, max_age_ms, max_count, limit))
 
 
 @bound
@@ -253,11 +280,12 @@ class NewJob:
     producer: str = ""
     gates: str = ""  # what it must pass to start, see core/gates.py
     route: str = ""  # why it waits in another lane than was asked for or declared
+    backlog: str = ""  # why it waits in the backlog first; '': it does not ask to
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)
         plain = not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts)
-        if plain and not (self.gates or self.route):
+        if plain and not (self.gates or self.route or self.backlog):
             return (self.job_id, self.task, self.lane, self.envelope, "")
         extra = "\n".join(
             (
@@ -271,6 +299,7 @@ class NewJob:
                 self.producer,
                 self.gates,
                 self.route,
+                self.backlog,
             )
         )
         return (self.job_id, self.task, self.lane, self.envelope, extra)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from streamworker.core.errors import ConnectionLost, JobNotFound, ResultTimeout
+from streamworker.core.errors import ConnectionLost, EnqueueRejected, JobNotFound, ResultTimeout
 from streamworker.core.job import Record
 from streamworker.core.lane import Pressure
 from streamworker.core.router import Router
@@ -16,6 +16,7 @@ from streamworker.store.caller import backoff
 from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
+from streamworker.store.patience import Patience
 from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
 from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
@@ -76,8 +77,22 @@ class SyncQueue:
         else:
             self._manifest.note(tasks, values)
 
-    def place(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """Place a list in one or a few calls.
+    def place(self, jobs: Sequence[NewJob], *, wait: float = 0.0) -> list[Placed]:
+        """Place a list; what is refused is sent again for up to `wait` seconds. Errors as in `_place`."""
+        if not wait:
+            return self._place(jobs)
+        patience = Patience(jobs, wait)
+        while True:
+            try:
+                pause = patience.take(self._place(patience.jobs))
+            except EnqueueRejected as refused:
+                pause = patience.refuse(refused)
+            if pause is None:
+                return patience.placed
+            time.sleep(pause)
+
+    def _place(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """In one or a few calls.
 
         Raises EnqueueRejected, ConnectionLost when nothing of a call was sent, or OutcomeUnknown with the
         ids of a call whose reply was lost for good. The calls before that one stand.

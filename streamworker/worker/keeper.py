@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from streamworker.app import App
+from streamworker.core.admission import high_water
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.job import Candidate
 from streamworker.core.lanes import Lane
@@ -35,6 +36,8 @@ PROMOTE_COUNT = 100
 WAKE_EVERY = 0.01
 #: Timers of gates that one call serves at most.
 WAKE_COUNT = 50
+#: Jobs of the backlog that one call moves at most.
+DRAIN_COUNT = 100
 #: Entries that one sweep call looks at (R5).
 SWEEP_COUNT = 100
 #: Sweep calls for one stream in one pass; the cursor is kept, the next pass goes on from there.
@@ -55,6 +58,9 @@ class Keeper:
         self._lanes: Mapping[str, Lane] = app.lanes
         self._keys = Keys(settings.namespace)
         self._caller = Caller(settings.redis_url, self._keys.tag, patience=settings.lease, opens=opens)
+        self._high_waters: list[Argument] = [
+            word for name, lane in app.lanes.items() for word in (name, high_water(lane))
+        ]
         self._gauge = PressureGauge(app.lanes, self._keys, self._caller)
         self._lease_ms = settings.lease_ms
         self._sweep_every = settings.lease / 6
@@ -112,6 +118,7 @@ class Keeper:
         """One round: promote always, the rest each sixth of a lease."""
         await self.promote()
         await self.wake()
+        await self.drain()
         await self._gauge.look()
         now = asyncio.get_running_loop().time()
         if now < self._next_sweep:
@@ -152,6 +159,22 @@ class Keeper:
             served, opens_in_ms = await self._caller.run(call)
             self._opens_in = int(opens_in_ms) / 1000 if opens_in_ms else PROMOTE_EVERY
             if served < WAKE_COUNT or asyncio.get_running_loop().time() >= self._next_sweep:
+                return
+
+    async def drain(self) -> None:
+        """As much of the backlog into the lanes as there are tokens and room."""
+        while True:
+            call = scripts.drain(
+                clock="",
+                worker=self._worker,
+                retention_ms=scripts.RETENTION_MS,
+                limit=DRAIN_COUNT,
+                rows=self._high_waters,
+            )
+            drained, again_in_ms = await self._caller.run(call)
+            if again_in_ms:
+                self._opens_in = min(self._opens_in, int(again_in_ms) / 1000)
+            if drained < DRAIN_COUNT or asyncio.get_running_loop().time() >= self._next_sweep:
                 return
 
     async def sweep(self, lane: str, kind: str) -> None:

@@ -16,7 +16,8 @@ import anyio
 from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import ConfigurationError, StreamworkerError
+from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
+from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import limits, manifest
 from streamworker.store.server import check_server, claim_namespace
@@ -80,6 +81,8 @@ class Worker:
         chosen = list(app.lanes) if lanes is None else list(dict.fromkeys(lanes))
         if not chosen:
             raise ConfigurationError("a worker needs at least one lane")
+        if BACKLOG in chosen:
+            raise InvalidArgument("lane", BACKLOG, "is served by no worker: it is drained into the others")
         self.lanes = {app.check_lane(lane, "lane"): app.lanes[lane] for lane in chosen}
         self.grace = durations.parse(grace, what="grace")
         if processes_for_tasks is None:
@@ -229,7 +232,7 @@ class _Parts:
         app = self.worker.app
         keys = self.pump.session.keys
         app.published = await manifest.publish(link, keys, app.declarations(), app.router)
-        await limits.declare(link, keys, app.lanes, app.limits())
+        await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
         await self.pump.open()
         self.heartbeat.start()
         log.info(
@@ -340,6 +343,7 @@ class _Parts:
         await self.keeper.close()
         await self.pump.close()
         self.runner.close()
+        await self.runner.effecting.close()
         await asyncio.gather(self.struck.close(), self.processes.close())
         self.worker._deaf = self.pump.holdings.busy_slots
 

@@ -248,6 +248,17 @@ class Shard(Reader):
         )
         return served, int(nearest) if nearest else None
 
+    def drain(self, *high_waters: tuple[str, int], limit: int = 100) -> tuple[int, int | None]:
+        """(drained, ms until the next is to be drained)."""
+        drained, again = self.send(self.drain_call(*high_waters, limit=limit))
+        return drained, int(again) if again else None
+
+    def drain_call(self, *high_waters: tuple[str, int], limit: int = 100) -> scripts.Call:
+        rows = [word for pair in high_waters or [("normal", 1000)] for word in pair]
+        return scripts.drain(
+            clock=self.clock, worker="keeper", retention_ms=RETENTION, limit=limit, rows=rows
+        )
+
     def tune(self, verb: str, name: str, value: object = "", reason: str = "because") -> str:
         return self._operate(scripts.tune, verb, name, str(value), reason)[0]
 

@@ -234,7 +234,8 @@ MUTATIONS = [
     Mutation(ENQUEUE, "and (row.tenant or '') == '' and not row.due\n",
              "and (row.tenant or '') == ''\n",
              test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
-    Mutation(ENQUEUE, "    and (row.route or '') == '' then", "    then",
+    Mutation(ENQUEUE, "    and (row.route or '') == '' and not row.backlog then",
+             "    and not row.backlog then",
              test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
     # --- the schedule
     Mutation("promote.lua", " and WAITING[rec.status] and rec.en == '-' then",
@@ -249,7 +250,7 @@ MUTATIONS = [
              test_promote.test_due_jobs_go_to_ready_and_others_stay),
     Mutation("promote.lua", "DEADLINES, '-inf', upto, 'LIMIT'", "DEADLINES, '-inf', '+inf', 'LIMIT'",
              test_promote.test_a_deadline_ends_what_waits_and_flags_what_is_held),
-    Mutation("fragments/make_ready.lua", "rec.strikes > 0 and 'q' or 'r'", "'r'",
+    Mutation("fragments/make_ready.lua", "rec.strikes > 0 and 'q' or ", "",
              test_settle.test_a_struck_job_returns_from_the_schedule_to_quarantine),
     Mutation("promote.lua", "      make_ready(rec, env)\n      rec.unschedule = true\n",
              "      stale[#stale + 1] = due[i]\n",

@@ -11,8 +11,9 @@ from streamworker.core.job import Record
 from streamworker.store import events
 from streamworker.store.connection import SyncLink
 from streamworker.store.events import Transition
-from streamworker.store.keys import STREAM_SUFFIX, Keys
+from streamworker.store.keys import BACKLOG_SUFFIX, STREAM_SUFFIX, Keys
 
+_SUFFIX = {**STREAM_SUFFIX, "b": BACKLOG_SUFFIX}
 _DUMP = """
 local reply = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
@@ -103,7 +104,7 @@ class Snapshot:
         kind, entry = record.entry
         if kind == "t":
             return f"lane:{record.lane}:turn:{record.text('tn')}", entry
-        return f"lane:{record.lane}{STREAM_SUFFIX[kind]}", entry
+        return f"lane:{record.lane}{_SUFFIX[kind]}", entry
 
     def entry_stands(self, record: Record) -> bool:
         named = self.named_entry(record)
@@ -128,7 +129,7 @@ class Snapshot:
         for name in self.streams:
             if name.startswith("lane:") and ":turn:" not in name:
                 lane, _, suffix = name.removeprefix("lane:").partition(":")
-                kind = next(kind for kind, tail in STREAM_SUFFIX.items() if tail == (suffix and f":{suffix}"))
+                kind = next(kind for kind, tail in _SUFFIX.items() if tail == (suffix and f":{suffix}"))
                 yield name, lane, kind
 
     def stats(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamworker.store import lua, scripts
-from streamworker.store.keys import CATALOGUE, GROUP, STREAM_SUFFIX, Keys
+from streamworker.store.keys import BACKLOG_SUFFIX, CATALOGUE, GROUP, STREAM_SUFFIX, Keys
 
 SCRIPTS = Path(__file__).parents[2] / "lua"
 
@@ -144,7 +144,7 @@ def test_the_scripts_name_the_keys_that_the_catalogue_lists() -> None:
     text = "\n".join(path.read_text() for path in SCRIPTS.rglob("*.lua"))
     suffixes = dict(re.findall(r"(\w) = '(:?\w*)'", re.search(r"SUFFIX = \{(.+?)\}", text).group(1)))  # type: ignore[union-attr]
 
-    assert suffixes == STREAM_SUFFIX
+    assert suffixes == STREAM_SUFFIX | {"b": BACKLOG_SUFFIX}
     named = set(re.findall(r"tag \.\. ':(\w+)", text))
     of_shard = {spec.pattern.partition(":")[0].partition("<")[0] for spec in CATALOGUE}
     assert named == of_shard

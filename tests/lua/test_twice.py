@@ -231,6 +231,26 @@ def tune(shard: Shard) -> scripts.Call:
     return scripts.tune(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
 
 
+def drain(shard: Shard) -> scripts.Call:
+    shard.declare(drain="10,1000,2")
+    shard.enqueue(
+        *(job(name, backlog="asked", tenant="acme", **KEYED | {"key_id": f"add::{name}"}) for name in "abc")
+    )
+    return shard.drain_call()
+
+
+def enqueue_over_bounds(shard: Shard) -> scripts.Call:
+    shard.declare(admission="depth normal 1 backlog\nbacklog normal 1 reject")
+    shard.tune("throttle", "tenant:acme", "1,1000,1 backlog")
+    rows = [
+        job("a"),
+        job("b", **KEYED),
+        job("c", lane="other", tenant="acme"),
+        job("d", lane="other", tenant="acme"),
+    ]
+    return scripts.enqueue(clock=shard.clock, rows=[word for one in rows for word in one.row()])
+
+
 def declare(shard: Shard) -> scripts.Call:
     shard.declare(**{"concurrency:c": "2"})
     return scripts.declare(clock=shard.clock, lanes="a b", rows=["concurrency:c", "3", "rate:x", "1,1,1"])
@@ -400,6 +420,8 @@ CASES: dict[str, Arrange] = {
     "lock/release": lock_release,
     "tune": tune,
     "declare": declare,
+    "drain": drain,
+    "enqueue: over bounds": enqueue_over_bounds,
 }
 
 

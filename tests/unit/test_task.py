@@ -331,7 +331,7 @@ async def test_enqueue_hands_its_job_and_key_to_the_app() -> None:
 
         async def feel(self) -> None: ...
 
-        async def submit(self, job: NewJob, key: str | None) -> Any:
+        async def submit(self, job: NewJob, key: str | None, wait: float = 0.0) -> Any:
             self.seen.append((job, key))
             return job.job_id
 

@@ -1,0 +1,276 @@
+"""drain: from the backlog into the lanes, by a token bucket, in order, while there is room."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from streamworker.core.outcome import Retry, Success
+from streamworker.core.states import ErrorClass
+from tests.lua.driver import Shard, job, plan_of
+from tests.lua.gating import ids
+from tests.waiting import wait_until
+
+FAST = "1000,1000,1000"
+SOON = Retry(100, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
+
+
+def defer(shard: Shard, *names: str, lane: str = "normal", **more: Any) -> None:
+    replies = shard.enqueue(*(job(name, lane=lane, backlog="asked", **more) for name in names))
+    assert set(replies) == {"DEFERRED"}
+
+
+def names(count: int, prefix: str = "j") -> list[str]:
+    return [f"{prefix}{i:03}" for i in range(count)]
+
+
+def ms_of(shard: Shard) -> int:
+    seconds, micros = shard.redis("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def is_later(shard: Shard, than_ms: int) -> bool:
+    return ms_of(shard) > than_ms
+
+
+@pytest.fixture
+def open_drain(shard: Shard) -> Shard:
+    shard.declare(drain=FAST)
+    return shard
+
+
+def test_no_worker_takes_from_the_backlog(shard: Shard) -> None:
+    defer(shard, "a", "b")
+
+    assert shard.claim(plan=plan_of("normal", "backlog")) == []
+
+    shard.check("a", status="queued", place="b")
+    assert shard.stats() == {"backlog:normal": 2, "enqueued:normal:add": 2, "deferred:normal:asked": 2,
+                             "sequence": 1}  # fmt: skip
+
+
+def test_what_is_drained_runs_in_the_order_in_which_it_came(open_drain: Shard) -> None:
+    defer(open_drain, *names(40))
+
+    assert open_drain.drain() == (40, 100)
+
+    assert ids(open_drain.claim()) == names(40)
+    assert "backlog:normal" not in open_drain.stats()
+
+
+def test_it_stands_behind_what_is_in_the_lane(open_drain: Shard) -> None:
+    defer(open_drain, "late")
+    open_drain.put("first")
+
+    open_drain.drain()
+
+    assert ids(open_drain.claim()) == ["first", "late"]
+
+
+def test_each_job_takes_a_token(shard: Shard) -> None:
+    shard.declare(drain="10,1000,5")
+    defer(shard, *names(30))
+
+    drained = [shard.drain()[0]]
+    for _ in range(20):
+        shard.elapse(100)
+        drained.append(shard.drain()[0])
+
+    assert drained == [5] + [1] * 20
+
+
+def test_a_call_moves_no_more_than_it_may(open_drain: Shard) -> None:
+    defer(open_drain, *names(30))
+
+    assert [open_drain.drain(limit=20)[0], open_drain.drain(limit=20)[0]] == [20, 10]
+
+
+def test_it_stops_by_itself_over_the_high_water_and_goes_on_after(open_drain: Shard) -> None:
+    open_drain.put("ahead")
+    defer(open_drain, *names(10))
+
+    assert open_drain.drain(("normal", 4))[0] == 3
+    assert open_drain.drain(("normal", 4))[0] == 0
+
+    for claim in open_drain.claim(limit=2):
+        open_drain.settle(claim, Success())
+    assert open_drain.drain(("normal", 4))[0] == 2
+
+
+def test_jobs_at_gates_and_behind_turnstiles_take_room(open_drain: Shard) -> None:
+    open_drain.put("holds", gates="0 entity:o")
+    open_drain.put("parked", gates="0 entity:o")
+    open_drain.enqueue(*(job(f"t{i}", tenant="acme") for i in range(18)))
+    defer(open_drain, *names(10))
+
+    assert open_drain.drain(("normal", 22))[0] == 2
+
+
+def test_a_lane_that_is_full_holds_up_no_other(open_drain: Shard) -> None:
+    defer(open_drain, *names(3))
+    defer(open_drain, *names(3, "u"), lane="urgent")
+    open_drain.put("ahead")
+
+    assert open_drain.drain(("normal", 1), ("urgent", 10))[0] == 3
+
+    assert ids(open_drain.claim(plan=plan_of("urgent"))) == names(3, "u")
+
+
+def test_the_earliest_goes_first_whatever_its_lane(shard: Shard) -> None:
+    shard.declare(drain="1,1000,1")
+    for name, lane in [("n1", "normal"), ("u1", "urgent"), ("n2", "normal")]:
+        defer(shard, name, lane=lane)
+        came = ms_of(shard)
+        wait_until(partial(is_later, shard, came), what="the next ms has come: it is in the entries' ids")
+
+    moved = []
+    for _ in range(3):
+        shard.drain(("urgent", 10), ("normal", 10))
+        moved.append(ids(shard.claim(plan=plan_of("urgent", "normal"))))
+        shard.elapse(1000)
+
+    assert moved == [["n1"], ["u1"], ["n2"]]
+
+
+@pytest.mark.parametrize("scope", ["lane:backlog", "lane:normal"])
+def test_a_pause_of_the_backlog_or_of_the_lane_holds_it(open_drain: Shard, scope: str) -> None:
+    defer(open_drain, "a")
+    open_drain.tune("pause", scope)
+
+    assert open_drain.drain()[0] == 0
+
+    open_drain.tune("resume", scope, 0)
+    open_drain.wake()
+    assert open_drain.drain()[0] == 1
+
+
+def test_an_operator_turns_it_off_and_on_and_sets_its_rate(open_drain: Shard) -> None:
+    defer(open_drain, *names(10))
+
+    assert open_drain.tune("drain", "backlog", "off -") == "OK"
+    assert open_drain.drain() == (0, None)
+    assert open_drain.tune("drain", "backlog", "on 2,1000,2") == "OK"
+    assert open_drain.drain()[0] == 2
+    assert open_drain.tune("drain", "backlog") == "OK"
+    open_drain.elapse(1000)
+    assert open_drain.drain()[0] == 8
+    assert open_drain.tune("drain", "backlog") == "NOTHING"
+
+    said = [
+        fields[b"a"].decode() for fields in open_drain.look().streams["events"].values() if b"a" in fields
+    ]
+    assert said == [
+        "- 0 drain backlog off - because",
+        "- 0 drain backlog on 2,1000,2 because",
+        "- 0 drain backlog - because",
+    ]
+
+
+def test_without_a_rate_nothing_is_drained(shard: Shard) -> None:
+    defer(shard, "a")
+
+    assert shard.drain() == (0, None)
+
+
+def test_the_history_tells_why_it_waited_and_when_it_was_drained(open_drain: Shard) -> None:
+    defer(open_drain, "a")
+    open_drain.drain()
+    open_drain.settle(open_drain.claim_one(), Success())
+
+    assert [line.reason for line in open_drain.history("a")] == [
+        "deferred",
+        "drained",
+        "claimed",
+        "started",
+        "returned",
+    ]
+    assert open_drain.history("a")[0].details["backlog"] == "asked"
+
+
+def test_a_retry_does_not_go_back_to_the_backlog(open_drain: Shard) -> None:
+    defer(open_drain, "a")
+    open_drain.drain()
+    open_drain.settle(open_drain.claim_one(), SOON)
+
+    open_drain.elapse(100)
+    open_drain.promote()
+
+    open_drain.check("a", place="r")
+
+
+def test_a_delay_comes_before_the_backlog(open_drain: Shard) -> None:
+    (reply,) = open_drain.enqueue(job("a", backlog="asked", delay_ms=500))
+    assert reply == f"SCHEDULED {open_drain.now + 500}"
+
+    open_drain.elapse(500)
+    open_drain.promote()
+    open_drain.check("a", place="b")
+
+    open_drain.drain()
+    open_drain.check("a", place="a")
+
+
+def test_a_cancelled_job_leaves_the_backlog(open_drain: Shard) -> None:
+    defer(open_drain, "a", "b", key_id="")
+    assert open_drain.cancel("a") == "OK"
+
+    assert open_drain.drain()[0] == 1
+    assert ids(open_drain.claim()) == ["b"]
+
+
+def test_a_deadline_ends_a_job_in_the_backlog(open_drain: Shard) -> None:
+    defer(open_drain, "a", deadline_ms=500)
+
+    open_drain.elapse(500)
+
+    assert open_drain.promote()[:2] == (0, 1)
+    assert open_drain.drain()[0] == 0
+
+
+def test_an_entry_that_no_record_honours_costs_no_token(shard: Shard) -> None:
+    shard.declare(drain="1,1000,1")
+    defer(shard, "gone", "there")
+    shard.tampered.add("gone")
+    shard.forget_record("gone")
+
+    assert shard.drain()[0] == 1
+
+    shard.check("there", place="a")
+
+
+def test_a_record_that_cannot_be_read_is_buried(open_drain: Shard) -> None:
+    defer(open_drain, "a")
+    open_drain.damage("a")
+    open_drain.tampered.add("a")
+
+    assert open_drain.drain()[0] == 0
+
+    assert [one["code"] for one in open_drain.look().dead_letters().values()] == ["bad_record"]
+    assert open_drain.stats()["backlog:normal"] == 0
+
+
+def test_a_tenants_jobs_pass_the_turnstile_when_they_are_drained(open_drain: Shard) -> None:
+    defer(open_drain, *names(30), tenant="acme")
+
+    open_drain.drain()
+
+    assert open_drain.stats()["queued:normal"] == 16
+    assert open_drain.stats()["turned:normal"] == 14
+    ran = []
+    while claims := open_drain.claim(limit=5):
+        ran += ids(claims)
+        for claim in claims:
+            open_drain.settle(claim, Success())
+    assert ran == names(30)
+
+
+def test_an_entity_is_free_while_its_job_waits_in_the_backlog(open_drain: Shard) -> None:
+    defer(open_drain, "patient", gates="0 entity:order:7")
+    open_drain.put("urgent", gates="0 entity:order:7")
+    open_drain.settle(open_drain.claim_one(), Success())
+
+    open_drain.drain()
+
+    assert ids(open_drain.claim()) == ["patient"]
