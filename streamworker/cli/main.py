@@ -8,7 +8,6 @@ import typer
 
 from streamworker.cli import (
     cron,
-    dashboards,
     demo,
     dlq,
     doctor,
@@ -71,7 +70,6 @@ app.command("drain")(overload.drain)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.add_typer(mirror.app, name="mirror")
-app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(lua.app, name="lua")
 
 
