@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DependencyTimeout,
         DurationError,
         EnqueueRejected,
+        FencedOut,
         IdempotencyConflict,
         InvalidArgument,
         JobFailed,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         JobNotFound,
         LockBusy,
         LockLost,
+        OperationConflict,
         OutcomeUnknown,
         PayloadTooLarge,
         PersistentError,
@@ -69,6 +71,7 @@ __all__ = [
     "DurationError",
     "EnqueueRejected",
     "ErrorClass",
+    "FencedOut",
     "IdempotencyConflict",
     "InvalidArgument",
     "Job",
@@ -80,6 +83,7 @@ __all__ = [
     "Lock",
     "LockBusy",
     "LockLost",
+    "OperationConflict",
     "Options",
     "OutcomeUnknown",
     "PayloadTooLarge",
@@ -111,10 +115,10 @@ _NAMES_OF = {
     "streamworker.app": "App",
     "streamworker.client": "Client Job",
     "streamworker.core.errors": (
-        "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected "
+        "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected FencedOut "
         "IdempotencyConflict InvalidArgument JobFailed JobMissing JobNotFound LockBusy LockLost "
-        "OutcomeUnknown PayloadTooLarge PersistentError ResultTimeout RetryAfter SerializationError "
-        "ServerUnsuitable StreamworkerError TransientError UnknownTask"
+        "OperationConflict OutcomeUnknown PayloadTooLarge PersistentError ResultTimeout RetryAfter "
+        "SerializationError ServerUnsuitable StreamworkerError TransientError UnknownTask"
     ),
     "streamworker.core.lane": "Lane",
     "streamworker.core.limits": "Concurrency Dependency Rate",

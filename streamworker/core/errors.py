@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamworker.core.foreign import Verdict as Verdict
-from streamworker.core.foreign import http_status, network
+from streamworker.core.foreign import database, http_status, network
 from streamworker.core.states import ErrorClass
 from streamworker.core.text import truncate_text
 
@@ -168,6 +168,28 @@ class LockLost(TransientError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"the lock {name!r} was lost: it was not renewed in its time")
+
+
+class FencedOut(TransientError):
+    """A row, or the job itself, has seen a newer fence than ours: nothing was written."""
+
+    code = "fenced_out"
+
+
+class OperationConflict(PersistentError):
+    """The key has committed this effect already, for other arguments. `key` is the job's key or id."""
+
+    code = "operation_conflict"
+
+    def __init__(self, task: str, key: str, step: str = "") -> None:
+        self.task = task
+        self.key = key
+        self.step = step
+        named = f" {step!r}" if step else ""
+        super().__init__(
+            f"task {task} has committed its effect{named} for the key {_shown(key)} with other arguments; "
+            "a key stands for one thing: use another one"
+        )
 
 
 class Cancel(StreamworkerError):
@@ -336,7 +358,7 @@ def _judge(
         members = [classify(member, transient=transient, persistent=persistent) for member in _members(exc)]
         return max(members, key=_badness)
     own = _own(exc) if isinstance(exc, StreamworkerError) else None
-    found = own or http_status(exc) or network(exc)
+    found = own or http_status(exc) or database(exc) or network(exc)
     return found or Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
 
 

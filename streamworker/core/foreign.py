@@ -1,4 +1,4 @@
-"""Errors of the network, as the standard library, httpx, requests, aiohttp and urllib raise them.
+"""Errors of networks and databases, as the standard library, HTTP libraries and drivers of Postgres tell.
 
 The libraries are recognised by module and class name and never imported: who does not use them does not
 pay for them.
@@ -54,6 +54,7 @@ _LIBRARY_CODES: dict[str, dict[str, str | None]] = {
     "socket": {"gaierror": "connection_error"},
     "ssl": {"SSLError": "connection_error", "SSLCertVerificationError": None},
 }
+_STATE = re.compile(r"[0-9A-Z]{5}", re.ASCII)
 _HTTP_LIBRARIES = frozenset({"httpx", "requests", "aiohttp", "urllib"})
 
 _NETWORK_ERRNO = frozenset(
@@ -61,6 +62,64 @@ _NETWORK_ERRNO = frozenset(
     | {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH}
     | {errno.EADDRNOTAVAIL}
 )
+
+
+#: Drivers of Postgres, and what is built on them.
+_DRIVERS = frozenset({"asyncpg", "psycopg", "psycopg2", "sqlalchemy", "django"})
+#: SQLSTATEs that may pass, by their first characters: lost connections, serialization failures and
+#: deadlocks, no room, shutdown or time limit, a replica that became read-only, a lock that was not free, a
+#: silent transaction.
+_PASSING_STATES = ("08", "40", "53", "57", "25006", "55P03", "25P03", "25P04")
+_UNIQUE_STATES = ("23505", "23P01")
+
+
+def database(exc: BaseException) -> Verdict | None:
+    """Return *transient* for an error of Postgres that a retry may mend, or None."""
+    for error in _of_driver(exc):
+        state = _sqlstate(error)
+        if state is not None:
+            passes = state.startswith(_PASSING_STATES)
+            return Verdict(ErrorClass.TRANSIENT, f"sqlstate_{state.lower()}") if passes else None
+        if type(error).__name__ == "InterfaceError" and "connection is closed" in str(error):
+            return Verdict(ErrorClass.TRANSIENT, "connection_error")
+    return None
+
+
+def violated(exc: BaseException) -> str | None:
+    """Return the name of the unique or exclusion constraint that `exc` is about, or None."""
+    for error in _of_driver(exc):
+        if _sqlstate(error) in _UNIQUE_STATES:
+            name = getattr(error, "constraint_name", None) or getattr(
+                getattr(error, "diag", None), "constraint_name", None
+            )
+            if isinstance(name, str):
+                return name
+    return None
+
+
+def answered(exc: BaseException) -> int | None:
+    """Return the HTTP status that `exc` carries, or None."""
+    verdict = http_status(exc)
+    return None if verdict is None else int(verdict.code.removeprefix("http_"))
+
+
+def _of_driver(exc: BaseException) -> list[BaseException]:
+    """The error and those that it wraps, if a driver raised it."""
+    if not any(cls.__module__.partition(".")[0] in _DRIVERS for cls in type(exc).__mro__):
+        return []
+    found: list[BaseException] = []
+    waiting: list[object] = [exc]
+    while waiting and len(found) < 8:
+        one = waiting.pop(0)
+        if isinstance(one, BaseException) and one not in found:
+            found.append(one)
+            waiting += [getattr(one, "orig", None), one.__cause__]
+    return found
+
+
+def _sqlstate(exc: BaseException) -> str | None:
+    state = getattr(exc, "sqlstate", None) or getattr(exc, "pgcode", None)
+    return state if isinstance(state, str) and _STATE.fullmatch(state) else None
 
 
 def http_status(exc: BaseException) -> Verdict | None:

@@ -101,6 +101,7 @@ class _Child:
             self._tell({"is": "failed"}, _text(error))
         finally:
             runner.close()
+            await runner.effecting.close()
             if self._running is not None:  # a handler that does not end must not keep this process
                 os._exit(1)
 

@@ -19,16 +19,19 @@ from typing import Any, Protocol
 from streamworker.app import App
 from streamworker.core import codec, durations
 from streamworker.core.errors import Cancel, InvalidArgument, TransientError, classify, error_text
-from streamworker.core.gates import regate
+from streamworker.core.gates import Gates, regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
 from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
+from streamworker.effects.attempt import Effecting
+from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Dependencies, Result, Told
 from streamworker.flow.locks import Locking
 from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
+from streamworker.worker.burial import look
 from streamworker.worker.children import Died, Unloadable
 from streamworker.worker.running import Running, Stop
 
@@ -38,6 +41,8 @@ log = logging.getLogger("streamworker.worker")
 UNRESPONSIVE_AFTER = 5.0
 #: Jobs that run longer than this get a start mark (D20), in seconds.
 MARK_AFTER = 0.02
+#: Connections to Postgres that handlers of a process may have at once.
+MOST_CONNECTIONS = 16
 #: An unknown task is handed back for so long, then it is a dead letter (ms).
 UNKNOWN_TASK_AGE_MS = 3600 * 1000
 UNKNOWN_TASK_DELAY_MS = (1000, 30_000)
@@ -91,6 +96,10 @@ class Runner:
         self._called = called
         self._dependencies = Dependencies(app.dependencies, self._tell_call)
         self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of)
+        #: How handlers reach Postgres; to be closed.
+        self.effecting = Effecting(
+            app.settings, app.queue, self._gates_of, lanes=app.lanes, size=min(threads, MOST_CONNECTIONS)
+        )
         self._said_here = False
         self._max_ages = {
             name: durations.to_ms(lane.max_age)
@@ -105,6 +114,10 @@ class Runner:
     def start(self, running: Running) -> bool:
         """Begin one claim. False: it ended at once, without taking a slot."""
         claim = running.claim
+        if claim.bury:
+            running.occupies = True
+            running.handler = self._loop.create_task(self._bury(running))
+            return True
         try:
             envelope = Envelope.decode(claim.envelope)
         except ValueError as error:
@@ -209,6 +222,20 @@ class Runner:
                 error,
             )
 
+    async def _bury(self, running: Running) -> None:
+        # As total as _run.
+        running.entered = True
+        try:
+            if running.stopping is not None:
+                raise asyncio.CancelledError
+            outcome, running.stale = await look(self.effecting, running.claim, self._app.tasks)
+        except BaseException:
+            outcome = Release(Reason.SHUTDOWN)  # as it was: somebody else looks
+            if running.stopping is None:
+                log.exception("job %s: whether its effect is committed", running.claim.job_id)
+        self._free(running)
+        self._finish(running, outcome)
+
     async def _run(self, running: Running, task: Task[..., Any], envelope: Envelope) -> None:
         # Total: whatever the handler does, an outcome is recorded first, and nothing escapes into the loop.
         running.entered = True
@@ -220,7 +247,9 @@ class Runner:
         except asyncio.CancelledError:
             outcome = self._stopped(running, task)
         except BaseException as error:
-            if running.stopping is not None:
+            if (committed := committed_in(error)) is not None:
+                outcome = Success(committed.result, Reason.EFFECT_COMMITTED)
+            elif running.stopping is not None:
                 outcome = self._stopped(running, task)
             else:
                 outcome = raised(error, running.claim, task)
@@ -244,17 +273,31 @@ class Runner:
             task.moment(envelope.tick),
             _dependencies=self._dependencies,
             _locking=self._locking,
+            _args=envelope.args,
+            _effecting=self.effecting,
         )
         current_correlation_id.set(context.correlation_id)
+        try:
+            value = await self._handle(running, task, context, envelope.args)
+        finally:
+            running.stale = context._stale
+        return context.recorded if value is None else value
+
+    async def _handle(
+        self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
+    ) -> Any:
         if task.is_async:
-            return await task.handler(context, **envelope.args)
-        call = partial(contextvars.copy_context().run, task.handler, context, **envelope.args)
+            return await task.handler(context, **args)
+        call = partial(contextvars.copy_context().run, task.handler, context, **args)
         running.thread = self._threads.submit(_caught, call)
         running.thread.add_done_callback(lambda _: self._thread_ended(running))
         value, error = await asyncio.wrap_future(running.thread)
         if error is not None:
             raise error
         return await value if inspect.isawaitable(value) else value
+
+    def _gates_of(self, task: str) -> Gates | None:
+        return self._app.tasks[task].gates
 
     def _timeout_of(self, task: str) -> float:
         return self._app.tasks[task].policy.timeout

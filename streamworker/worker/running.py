@@ -43,6 +43,7 @@ class Running:
     handler: asyncio.Task[None] | None = None
     entered: bool = False  # the handler's task has begun: before that it cannot be cancelled
     thread: Future[Any] | None = None
+    stale: set[str] | None = None  # cached values to drop once its outcome is durable
     #: Rows that failed to settle because the script refused them, not the connection.
     refusals: int = 0
 

@@ -343,6 +343,7 @@ class _Parts:
         await self.keeper.close()
         await self.pump.close()
         self.runner.close()
+        await self.runner.effecting.close()
         await asyncio.gather(self.struck.close(), self.processes.close())
         self.worker._deaf = self.pump.holdings.busy_slots
 

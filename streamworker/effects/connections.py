@@ -1,0 +1,125 @@
+"""Connections to Postgres for the handlers of a process, one of them kept for each lane.
+
+So a lane whose handlers hold all the others stops no other lane. They are made when they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from streamworker.postgres.connection import connect
+
+if TYPE_CHECKING:
+    import asyncpg
+
+#: Seconds that a graceful good-bye may take.
+_CLOSE_SECONDS = 2.0
+
+
+class Permits:
+    """Counts: one for each lane, the others, at least one, for who comes first. In one event loop."""
+
+    def __init__(self, lanes: Iterable[str], size: int) -> None:
+        self._own = dict.fromkeys(lanes, True)
+        self._shared = max(1, size - len(self._own))
+        self._waiting: deque[tuple[str, asyncio.Future[bool]]] = deque()
+
+    async def take(self, lane: str) -> bool:
+        """Whether what was taken is the lane's own; it is to be given back as that."""
+        if self._own.get(lane):
+            self._own[lane] = False
+            return True
+        if self._shared:
+            self._shared -= 1
+            return False
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((lane, turn))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give(lane, own=turn.result())
+            raise
+
+    def give(self, lane: str, *, own: bool) -> None:
+        """To the first who waits and may have it."""
+        for entry in self._waiting:
+            other, turn = entry
+            if (own and other != lane) or turn.done():
+                continue
+            self._waiting.remove(entry)
+            turn.set_result(own)
+            return
+        if own:
+            self._own[lane] = True
+        else:
+            self._shared += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A connection that somebody uses."""
+
+    connection: asyncpg.Connection
+    lane: str
+    own: bool  # it is the one that is kept for the lane
+
+
+class Connections:
+    """About `size` connections; at least one for each lane, and one more."""
+
+    def __init__(self, dsn: str, lanes: Iterable[str], size: int) -> None:
+        self._dsn = dsn
+        self._permits = Permits(lanes, size)
+        self._idle: list[asyncpg.Connection] = []
+
+    async def borrow(self, lane: str) -> Borrowed:
+        """A connection, to be handed back. Raises PostgresUnavailable, ConfigurationError."""
+        own = await self._permits.take(lane)
+        try:
+            return Borrowed(await self._open(), lane, own)
+        except BaseException:
+            self._permits.give(lane, own=own)
+            raise
+
+    def hand_back(self, borrowed: Borrowed, *, sound: bool) -> None:
+        """`sound`: no statement was cut off. One that is left in a transaction is not used again either."""
+        connection = borrowed.connection
+        if sound and not connection.is_closed() and not connection.is_in_transaction():
+            self._idle.append(connection)
+        else:
+            connection.terminate()
+        self._permits.give(borrowed.lane, own=borrowed.own)
+
+    @asynccontextmanager
+    async def connection(self, lane: str) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for one block. Raises PostgresUnavailable, ConfigurationError."""
+        borrowed = await self.borrow(lane)
+        sound = False
+        try:
+            yield borrowed.connection
+            sound = True
+        finally:
+            self.hand_back(borrowed, sound=sound)
+
+    async def _open(self) -> asyncpg.Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(self._dsn)
+
+    async def close(self) -> None:
+        """Close those that nobody uses."""
+        idle, self._idle = self._idle, []
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await asyncio.gather(*(each.close() for each in idle), return_exceptions=True)
+        for each in idle:
+            each.terminate()
