@@ -25,6 +25,9 @@ from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
 if TYPE_CHECKING:  # a producer does not load what handlers use
+    from streamworker.effects.attempt import Effecting, Effects
+    from streamworker.effects.operation import Operation
+    from streamworker.effects.transaction import Transaction
     from streamworker.flow.dependency import Dependencies, DependencyCall
     from streamworker.flow.locks import Lock, Locking, Locks
 
@@ -60,6 +63,10 @@ class Context:
     _dependencies: Dependencies | None = field(default=None, repr=False)
     _locking: Locking | None = field(default=None, repr=False)
     _locks: Locks | None = field(default=None, repr=False)
+    _args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _effecting: Effecting | None = field(default=None, repr=False)
+    _effects: Effects | None = field(default=None, repr=False)
+    _stale: set[str] | None = field(default=None, repr=False)
 
     def dependency(self, name: str) -> DependencyCall:
         """One call of a dependency of the app, as `async with ctx.dependency("carrier") as call:`.
@@ -90,6 +97,43 @@ class Context:
 
             self._locks = alone(self) if self._locking is None else self._locking.locks(self)
         return self._locks.lock(name, ttl, wait)
+
+    def transaction(self, step: str = "") -> Transaction:
+        """A transaction in Postgres that happens once, as `async with ctx.transaction() as tx:`.
+
+        What is written in it, and the requests that `enqueue_in(tx, ...)` adds, commit together with the
+        word that this job, or its key, has done it. A later attempt that comes to it leaves the handler,
+        and the job succeeds with what `tx.result` was set to. One of them has no name; others of the same
+        handler are named steps: a later attempt skips the block of one that is done and goes on behind it,
+        with `tx.result`. Raises OperationConflict when the key has done it with other arguments,
+        ConfigurationError without a Postgres.
+        """
+        return self._in_postgres().transaction(step)
+
+    def operation(self, name: str) -> Operation:
+        """An effect outside of Postgres, as `async with ctx.operation("charge") as op:`.
+
+        `op.done` says that an earlier attempt did it, with `op.result`; `op.uncertain` that one had begun and
+        nobody knows the end. Raises as `transaction`.
+        """
+        return self._in_postgres().operation(name)
+
+    @property
+    def recorded(self) -> Any:
+        """What the transaction without a name has recorded in this attempt."""
+        return None if self._effects is None else self._effects.result
+
+    def _in_postgres(self) -> Effects:
+        if self._effects is None:
+            if self._effecting is None:
+                raise ConfigurationError(
+                    "this context records no effects: give the handler one that runs in a worker, or see "
+                    "docs/how-to/effects-once.md for tests"
+                )
+            if self._stale is None:
+                self._stale = set()
+            self._effects = self._effecting.effects(self, self._args, self._stale)
+        return self._effects
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -355,6 +399,8 @@ class Task(Generic[P, R]):
             lane=policy.lane,
             key=None if policy.key is None else policy.key.text,
             arguments=self.signature.names,
+            required=tuple(sorted(self.signature.required)),
+            takes_more=self.signature.open,
             deadline_ms=policy.deadline_ms,
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
