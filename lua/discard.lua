@@ -25,6 +25,7 @@ for i = 4, #ARGV, 3 do
     if fields.id == id and fields.epoch == epoch then
       reply = 'OK'
       letters[#letters + 1] = letter
+      bump('discarded:' .. (fields.lane or '') .. ':' .. (fields.task or ''), 1)
       audit[#audit + 1] = id .. ' ' .. epoch .. ' discarded'
       local rec = load(id)
       if rec and not rec.bad and rec.status == 'failed_terminal' and rec.epoch == tonumber(epoch) then

@@ -8,6 +8,7 @@ local leave  = ARGV[2]                   -- 1: the worker itself is leaving, its
 local key = tag .. ':worker:' .. worker
 if leave == '1' then redis.call('DEL', key) end
 if redis.call('EXISTS', key) == 1 then return 'ALIVE' end
+redis.call('HDEL', tag .. ':workers', worker)
 local removed = 0
 for i = 3, #ARGV do
   for _, suffix in ipairs({ '', ':ready', ':quarantine' }) do

@@ -65,7 +65,8 @@ local function replay(letter, id, epoch, task)
   if rec and (rec.bad or rec.status ~= 'failed_terminal' or rec.epoch ~= tonumber(epoch)) then
     return 'ALREADY'
   end
-  if (dead.task or '') == '' then dead.task = task end
+  local known_as = dead.task or ''       -- to whoever counted the dead letter
+  if known_as == '' then dead.task = task end
   if dead.task == '-' or (dead.env or '') == '' then return 'GONE' end
   rec = rec or revive(id, dead)
   local holder = reserve_key(rec)
@@ -79,6 +80,7 @@ local function replay(letter, id, epoch, task)
   make_ready(rec, dead.env)
   rec.reopen = true
   letters[#letters + 1] = letter
+  bump('replayed:' .. (dead.lane or '') .. ':' .. known_as, 1)
   return 'OK'
 end
 

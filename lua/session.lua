@@ -13,4 +13,5 @@ local stored = tonumber(redis.call('HGET', key, 'session') or '0')
 local session = string.format('%d', math.max(tonumber(own), stored) + 1)
 redis.call('HSET', key, 'session', session, unpack(ARGV, 4))
 redis.call('PEXPIRE', key, liveness_ms)
+redis.call('HSET', tag .. ':workers', worker, session) -- where to look for workers; whether one lives, its key says
 return session

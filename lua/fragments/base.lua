@@ -6,7 +6,7 @@
 local JOB, BODY, KEY = tag .. ':job:', tag .. ':body:', tag .. ':key:'
 local DONE, WORKER, LANE = tag .. ':done:', tag .. ':worker:', tag .. ':lane:'
 local SCHEDULE, DEADLINES, DLQ = tag .. ':schedule', tag .. ':deadlines', tag .. ':dlq'
-local EVENTS, STATS = tag .. ':events', tag .. ':stats'
+local EVENTS, STATS, DEPTHS = tag .. ':events', tag .. ':stats', tag .. ':depths'
 local FENCE, SWEEP, POLICIES = tag .. ':fence', tag .. ':sweep', tag .. ':policies'
 local SUFFIX = { a = '', r = ':ready', q = ':quarantine', b = ':backlog' }
 local CHUNK = 500                        -- `unpack` of 8,000 fails (R33)

@@ -18,6 +18,7 @@ local lease_until = format('%d', now + lease_ms)
 local fence, last_fence
 local left_alone = 0
 local pausing = false                    -- whether anything is paused
+local refused                            -- 'lane=result' -> entries that led nowhere, once there is one
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
 for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)') do
   local row = { lane = lane, free = tonumber(reserved), quota = tonumber(quota), phase = tonumber(phase) }
@@ -72,9 +73,11 @@ local function grant_claim(rec, from, entry, env)
   if row.free > 0 then row.free = row.free - 1 else shared_left = shared_left - 1 end
 end
 
-local function reject(stream, entry, result)
+local function reject(lane, stream, entry, result)
   drop(stream, entry)
   bump('claims:' .. result, 1)
+  refused = refused or {}
+  refused[lane .. '=' .. result] = (refused[lane .. '=' .. result] or 0) + 1
   left_alone = left_alone + 1
 end
 
@@ -130,15 +133,15 @@ end
 
 local function take(from, entry, id, env, raw)
   local rec = load(id, raw)
-  if not rec then return reject(from.stream, entry, 'missing') end
+  if not rec then return reject(from.lane, from.stream, entry, 'missing') end
   if rec.bad then
     bury_unreadable(rec, from.lane, env)
     bump('queued:' .. from.lane, -1)
-    return reject(from.stream, entry, 'bad_record')
+    return reject(from.lane, from.stream, entry, 'bad_record')
   end
   local waits = WAITING[rec.status]
-  if not waits and not HELD[rec.status] then return reject(from.stream, entry, 'final') end
-  if rec.la ~= from.lane or rec.en ~= from.prefix .. entry then return reject(from.stream, entry, 'conflict') end
+  if not waits and not HELD[rec.status] then return reject(from.lane, from.stream, entry, 'final') end
+  if rec.la ~= from.lane or rec.en ~= from.prefix .. entry then return reject(from.lane, from.stream, entry, 'conflict') end
   if waits then return take_waiting(rec, from, entry, env) end
   return take_held(rec, from, entry, env)
 end
@@ -203,7 +206,7 @@ local function claim_offered()
     if found then
       take(source_of(lane, kind, stream, true), entry, found[2][2], found[2][4])
     else
-      reject(stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record
+      reject(lane, stream, entry, 'missing')   -- deleted under us (R1): `repair` finds the record
     end
   end
 end

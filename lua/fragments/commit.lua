@@ -36,6 +36,7 @@ end
 
 local function write_records()
   local open = {}                        -- names and lines: open records have no TTL (R43)
+  local moved = {}                       -- depth counter of a lane -> task -> change
   for i = 1, #dirty do
     local rec = dirty[i]
     local was, is = rec.was, place(rec.status, rec.en)
@@ -46,12 +47,30 @@ local function write_records()
       redis.call('SET', JOB .. rec.id, line_of(rec), 'PX', retention_ms)
     end
     if is ~= was or rec.la ~= rec.was_lane then
-      if was then bump(was .. rec.was_lane, -1) end
-      if is then bump(is .. rec.la, 1) end
+      if was then
+        local field = was .. rec.was_lane
+        local tasks = moved[field]
+        if not tasks then tasks = {}; moved[field] = tasks end
+        tasks[rec.ta] = (tasks[rec.ta] or 0) - 1
+      end
+      if is then
+        local field = is .. rec.la
+        local tasks = moved[field]
+        if not tasks then tasks = {}; moved[field] = tasks end
+        tasks[rec.ta] = (tasks[rec.ta] or 0) + 1
+      end
     end
   end
   for i = 1, #open, CHUNK do
     redis.call('MSET', unpack(open, i, math.min(i + CHUNK - 1, #open)))
+  end
+  for field, tasks in pairs(moved) do    -- by task as well; what arrives in a stream is counted by `enqueued`
+    local all = 0
+    for task, by in pairs(tasks) do
+      all = all + by
+      if by ~= 0 then redis.call('HINCRBY', DEPTHS, field .. ':' .. task, text_of[by]) end
+    end
+    bump(field, all)
   end
 end
 

@@ -67,11 +67,20 @@ local function queue_up(row)             -- where it stands: gates and turnstile
   end
 end
 
+local function settle_down(place, row)   -- it counts there; `enqueued` counts it by task, as queued
+  bump(place .. row.lane, 1)
+  if place ~= 'queued:' then
+    local task = row.lane .. ':' .. row.task
+    redis.call('HINCRBY', DEPTHS, 'queued:' .. task, -1)
+    redis.call('HINCRBY', DEPTHS, place .. task, 1)
+  end
+end
+
 local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
   if row.due or row.parked then
     redis.call('HSET', BODY .. row.id, 'env', row.env)
     if row.due then redis.call('ZADD', SCHEDULE, row.due, row.id) end
-    bump((row.due and 'scheduled:' or 'parked:') .. row.lane, 1)
+    settle_down(row.due and 'scheduled:' or 'parked:', row)
     return row.due and '-' or 'g:' .. row.parked
   end
   local kind, place, stream = 'a:', 'queued:', LANE .. row.lane
@@ -81,7 +90,7 @@ local function write_place(row)          -- the growing write: the stream entry,
   end
   if row.behind then kind, place, stream = 't:', 'turned:', stream .. ':turn:' .. row.tenant end
   local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
-  bump(place .. row.lane, 1)
+  settle_down(place, row)
   return kind .. entry
 end
 

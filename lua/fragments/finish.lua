@@ -105,7 +105,8 @@ local function fail(rec, reason, class, code, text, env, by)
   rec.drop_env = true
   release_key(rec, 'failed_terminal')
   if not QUIET[code] then
-    bump('dead:' .. rec.la .. ':' .. rec.ta, 1)  -- not by code: a handler may make up one for each job (R48)
+    bump('dead:' .. rec.la .. ':' .. rec.ta, 1)
+    bump('dead_of:' .. rec.ta .. ':' .. code, 1)  -- codes that a handler makes up are folded into one (R48)
     rec.dead = { 'id', rec.id, 'task', rec.ta, 'lane', rec.la, 'tenant', rec.tn or '', 'class', class,
       'code', code, 'reason', reason, 'error', text, 'attempt', format('%d', rec.attempt),
       'starts', format('%d', rec.starts), 'strikes', format('%d', rec.strikes),
@@ -126,6 +127,7 @@ local function bury_unreadable(rec, lane, env) -- a record that cannot be read: 
   rec.leave_deadline, rec.leave_schedule = true, true
   release_key(rec, 'failed_terminal')
   bump('dead:' .. lane .. ':' .. (rec.ta or ''), 1)
+  bump('dead_of:' .. (rec.ta or '') .. ':bad_record', 1)
   rec.dead = { 'id', rec.id, 'task', rec.ta or '', 'lane', lane, 'tenant', rec.tn or '', 'class', 'unknown',
     'code', 'bad_record', 'reason', 'bad_record', 'error', 'the record cannot be read: ' .. sub(rec.raw, 1, 200),
     'attempt', '0', 'starts', '0', 'strikes', '0', 'epoch', '0', 'version', '0',

@@ -70,6 +70,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("events", "stream", "none (trimmed by the keeper at its bound in bytes)", "every script",
             "the transition log"),
     KeySpec("stats", "hash", "none", "every script", "counters per lane and task; the log's sequence"),
+    KeySpec("depths", "hash", "none", "every script",
+            "who waits and runs by lane and task; of `queued` what `enqueued` of `stats` does not say"),
     KeySpec("fence", "string", "none", "claim", "the counter behind all fences"),
     KeySpec("sweep", "hash", "none", "recover", "last sweep's time, hold and cursors"),
     KeySpec("elect:<role>", "string", "seconds", "keeper", "hint: who does a keeper's work"),
@@ -77,6 +79,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("cron:<name>:<tick>", "string", "a minute to a day", "cron",
             "the job of one tick, which so counts once"),
     KeySpec("worker:<id>", "hash", "liveness", "session, heartbeat", "session number and what the worker is"),
+    KeySpec("workers", "hash", "none", "session, forget",
+            "where to look for workers: their ids, some of them gone"),
     KeySpec("policies", "hash", "none", "tune, declare, mirror, pressure",
             "what is set at run time: limits, throttles, drain; the lanes' pressure; the mirror's marker"),
     KeySpec("meta", "hash", "none", "worker, publish",
@@ -216,6 +220,14 @@ class Keys:
     @property
     def stats(self) -> str:
         return f"{self.tag}:stats"
+
+    @property
+    def depths(self) -> str:
+        return f"{self.tag}:depths"
+
+    @property
+    def workers(self) -> str:
+        return f"{self.tag}:workers"
 
     @property
     def fence(self) -> str:

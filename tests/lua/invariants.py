@@ -153,6 +153,19 @@ def _depths(after: Snapshot, tampered: Collection[str]) -> Iterator[str]:
     kept = {name: n for name, n in after.stats().items() if name.partition(":")[0] in DEPTHS}
     if not tampered and kept != counted:
         yield f"stats count {kept}, the records are {dict(counted)}"
+    by_task = Counter(f"{place}:{one.task}" for one in after.records().values() if (place := depth_of(one)))
+    found = depths_by_task(after)
+    if not tampered and found != by_task:
+        yield f"depths by task are {found}, the records are {dict(by_task)}"
+
+
+def depths_by_task(after: Snapshot) -> dict[str, int]:
+    """Who waits and runs by place, lane and task, as the counters say: what was enqueued was queued first."""
+    counted = Counter({name.decode(): int(n) for name, n in after.hashes.get("depths", {}).items()})
+    for name, n in after.stats().items():
+        if name.startswith("enqueued:"):
+            counted["queued:" + name.removeprefix("enqueued:")] += n
+    return {name: n for name, n in counted.items() if n}
 
 
 def _log(
