@@ -160,6 +160,16 @@ def _declarations(
         yield head, said
 
 
+def read_expected_workers(*, environ: Mapping[str, str] | None = None) -> int | None:
+    """How many workers there should be, by STREAMWORKER_WORKERS_EXPECTED. Raises ConfigurationError."""
+    given = (os.environ if environ is None else environ).get("STREAMWORKER_WORKERS_EXPECTED") or None
+    if given is None:
+        return None
+    if not given.isdecimal():
+        raise ConfigurationError(f"STREAMWORKER_WORKERS_EXPECTED {given!r} is no whole number")
+    return int(given)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where probes and scrapes are answered."""

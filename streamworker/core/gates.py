@@ -106,6 +106,10 @@ class Gates:
                 return maker.rendered(args)
         return ""
 
+    def about(self) -> set[str]:
+        """How the names of its gates begin: `entity:order:` for `entity:order:7`."""
+        return {maker.about for maker in self._makers}
+
     def figures(self) -> dict[str, str]:
         """The figures that this task declares, by the name of their limit."""
         return {
@@ -149,6 +153,13 @@ class _Maker:
     @property
     def fields(self) -> tuple[str, ...]:
         return () if self._template is None else self._template.fields
+
+    @property
+    def about(self) -> str:
+        if self._fixed is not None:
+            return self._fixed
+        start = f"{self._scope}:" if self._template is None else self._template.literals[0]
+        return f"{self.kind}:{start}"
 
     def word(self, name: str) -> str:
         return name + self._suffix

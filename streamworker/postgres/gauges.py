@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from streamworker.postgres.log import Lag
+from streamworker.telemetry.catalogue import BATCH_SECONDS, BY_NAME
+from streamworker.telemetry.histogram import Histogram
 
-#: Upper bounds of a batch's duration, in seconds.
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 #: Kinds of errors that start at 0, so that the first one is seen.
-KINDS = (
-    "connection",
-    "timeout",
-    "read_only",
-    "refused",
-    "schema",
-    "error",
-    "redis",
-    "row",
-    "conflict",
-    "gap",
-)
+KINDS = BY_NAME["mirror_errors"].values["kind"]
 #: Seconds that the log may be behind before the mirror is not ready.
 BEHIND = 60.0
 
@@ -54,8 +41,7 @@ class Gauges:
     known: int = 0
     errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     batches: int = 0
-    seconds: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    duration: Histogram = field(default_factory=lambda: Histogram(BATCH_SECONDS))
 
     def enter(self, state: State, problem: str = "") -> bool:
         """Note the state; whether it is a new one."""
@@ -72,8 +58,7 @@ class Gauges:
     def batch(self, seconds: float) -> None:
         """A batch was committed."""
         self.batches += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(SECONDS, seconds)] += 1
+        self.duration.observe(seconds)
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether it mirrors, or stands by, and is not far behind."""
@@ -93,41 +78,21 @@ class Gauges:
 
 def page(gauges: Gauges) -> str:
     """The numbers in the text that Prometheus reads."""
-    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.metrics_core import Metric
-    from prometheus_client.registry import Collector
+    from streamworker.telemetry.catalogue import Scope
+    from streamworker.telemetry.exposition import Page
+    from streamworker.telemetry.families import Sheet
 
-    prefix = "streamworker_mirror_"
+    def fill(sheet: Sheet) -> None:
+        for table, count in gauges.rows.items():
+            sheet.put("mirror_rows_written", count, table)
+        for kind, count in sorted(gauges.errors.items()):
+            sheet.put("mirror_errors", count, kind)
+        for each in State:
+            sheet.put("mirror_state", int(each is gauges.state), str(each))
+        sheet.spread("mirror_batch_duration_seconds", gauges.duration)
+        if gauges.lag is not None:
+            sheet.put("mirror_lag_seconds", gauges.lag.seconds)
+            sheet.put("mirror_lag_events", gauges.lag.entries)
+            sheet.put("mirror_log_bytes", gauges.lag.bytes)
 
-    class Families(Collector):
-        def collect(self) -> Iterator[Metric]:
-            rows = CounterMetricFamily(prefix + "rows_written", "Rows in Postgres.", labels=["table"])
-            for table, count in gauges.rows.items():
-                rows.add_metric([table], count)
-            errors = CounterMetricFamily(prefix + "errors", "What went wrong.", labels=["kind"])
-            for kind, count in sorted(gauges.errors.items()):
-                errors.add_metric([kind], count)
-            state = GaugeMetricFamily(prefix + "state", "1 for what it does now.", labels=["state"])
-            for each in State:
-                state.add_metric([str(each)], int(each is gauges.state))
-            duration = HistogramMetricFamily(
-                prefix + "batch_duration_seconds", "From the first statement to the commit."
-            )
-            total, buckets = 0, []
-            for bound, count in zip([*map(str, SECONDS), "+Inf"], gauges.buckets, strict=True):
-                total += count
-                buckets.append((bound, total))
-            duration.add_metric([], buckets, gauges.seconds)
-            yield from (rows, errors, state, duration)
-            if gauges.lag is not None:
-                yield GaugeMetricFamily(
-                    prefix + "lag_seconds", "Age of the oldest unread entry.", gauges.lag.seconds
-                )
-                yield GaugeMetricFamily(prefix + "lag_events", "Entries to be read.", gauges.lag.entries)
-                yield GaugeMetricFamily(prefix + "log_bytes", "Bytes in the log.", gauges.lag.bytes)
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Families())
-    ProcessCollector(registry=registry)
-    return generate_latest(registry).decode()
+    return Page({Scope.MIRROR: fill}).text()

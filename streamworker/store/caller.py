@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, OutcomeUnknown
@@ -18,6 +19,10 @@ MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN")
 PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS", "MISCONF")
 #: Seconds of the first and of the longest pause between two attempts to connect.
 BACKOFF_FIRST, BACKOFF_LAST = 0.05, 1.0
+
+
+#: Is told of an answered script: its name, and after how many seconds.
+Timed = Callable[[str, float], None]
 
 
 def passes(error: Exception) -> bool:
@@ -49,6 +54,8 @@ class Caller:
         self.tag = tag
         #: Seconds that a call may take, lost connections included.
         self.patience = patience
+        #: Told of each answered script: its name, and after how many seconds.
+        self.timed: Timed | None = None
         self._connecting = asyncio.Lock()
 
     async def ready(self) -> Link:
@@ -61,7 +68,16 @@ class Caller:
 
     async def run(self, call: Call) -> Any:
         """Run a script until it is answered or patience ends; then the last error is raised."""
-        return await self._persist(lambda link: link.script(call.script, self.tag, *call.argv))
+        if self.timed is None:
+            return await self._persist(lambda link: link.script(call.script, self.tag, *call.argv))
+        return await self._persist(lambda link: self._time(link, call))
+
+    async def _time(self, link: Link, call: Call) -> Any:
+        assert self.timed is not None
+        before = time.monotonic()
+        reply = await link.script(call.script, self.tag, *call.argv)
+        self.timed(call.script.name, time.monotonic() - before)
+        return reply
 
     async def run_once_known(self, call: Call, job_ids: Sequence[str], *, sent: bool) -> Any:
         """As `run`, but raise OutcomeUnknown with these ids when a reply was lost and could not be had.

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from streamworker.core import durations
 from streamworker.core.lane import DEFAULT_LANE, Lane
 from streamworker.core.router import Route, Router
 
@@ -29,6 +30,8 @@ def encode(router: Router, tasks: Iterable[str]) -> bytes:
                 said["accept"] = sorted(set(lane.accept))
         if lane.payload_limit is not None:
             said["payload_limit"] = lane.payload_limit
+        if lane.target is not None:
+            said["target"] = durations.parse(lane.target)
     raw = {
         "default": router.default,
         "lanes": lanes,
@@ -45,6 +48,7 @@ def decode(text: bytes) -> Router:
         name: Lane(
             accept=None if said.get("accept") is None else frozenset(said["accept"]),
             payload_limit=said.get("payload_limit"),
+            target=said.get("target"),
         )
         for name, said in raw["lanes"].items()
     }

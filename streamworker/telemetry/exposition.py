@@ -3,142 +3,114 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from streamworker.telemetry.metrics import Histogram, Metrics
+from streamworker.telemetry.catalogue import BY_NAME, Scope
+from streamworker.telemetry.families import Sheet
+from streamworker.telemetry.labels import OTHER
+from streamworker.telemetry.metrics import Metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "streamworker_"
+#: Kinds of errors of Redis that start at 0.
+_ERRORS = ("connection", "timeout", "reply")
+
+#: Fills what one scope has to tell; called when somebody asks.
+Filler = Callable[[Sheet], None]
 
 
-class WorkerCollector(Collector):
-    """Turns the plain numbers into metric families when somebody asks."""
+class WorkerNumbers:
+    """Fills the sheet of a worker."""
 
     def __init__(self, metrics: Metrics, version: str) -> None:
         self._metrics = metrics
         self._version = version
 
-    def collect(self) -> Iterator[Metric]:
-        """The families, as they stand."""
-        yield from self._jobs()
-        yield from self._times()
-        yield from self._calls()
-        yield from self._worker()
+    def __call__(self, sheet: Sheet) -> None:
+        """The numbers as they stand."""
+        self._jobs(sheet)
+        self._tasks(sheet)
+        self._calls(sheet)
+        self._worker(sheet)
 
-    def _jobs(self) -> Iterator[Metric]:
-        claims = CounterMetricFamily(
-            PREFIX + "claims", "What claims found, by lane.", labels=["lane", "result"]
-        )
-        for lane in self._metrics.lanes:
-            claims.add_metric([lane, "won"], self._metrics.won[lane])
-            claims.add_metric([lane, "empty"], self._metrics.empty[lane])
-        processed = CounterMetricFamily(
-            PREFIX + "jobs_processed", "Recorded outcomes.", labels=["lane", "task", "outcome"]
-        )
-        retries = CounterMetricFamily(
-            PREFIX + "retries_scheduled", "Retries, by error code.", labels=["lane", "task", "error_code"]
-        )
+    def _jobs(self, sheet: Sheet) -> None:
+        for lane, claims in self._metrics.claims.items():
+            for result, count in claims.items():
+                sheet.put("claims", count, lane, result)
         for lane, cells in self._metrics.cells.items():
             for name, cell in cells.items():
-                processed.add_metric([lane, name, "succeeded"], cell.succeeded)
-                processed.add_metric([lane, name, "retried"], cell.retried)
-                processed.add_metric([lane, name, "failed"], cell.failed)
+                for outcome in BY_NAME["jobs_processed"].values["outcome"]:
+                    sheet.put("jobs_processed", sum(getattr(cell, outcome)), lane, name, outcome)
                 for code, count in sorted(cell.retries.items()):
-                    retries.add_metric([lane, name, code], count)
-        failures = CounterMetricFamily(
-            PREFIX + "job_failures", "Jobs that failed for good.", labels=["task", "error_code"]
-        )
-        stale = CounterMetricFamily(
-            PREFIX + "stale_outcomes", "Outcomes refused because the claim was lost.", labels=["task"]
-        )
+                    sheet.put("retries_scheduled", count, lane, name, code)
+                sheet.spread("execution_attempt", cell.attempt, lane, name)
+                sheet.spread("job_wait_seconds", cell.wait, lane, name)
+                sheet.spread("job_end_to_end_seconds", cell.end_to_end, lane, name)
+
+    def _tasks(self, sheet: Sheet) -> None:
+        lanes = self._metrics.cells.values()
+        values = BY_NAME["attempts"].values
         for name, task in self._metrics.tasks.items():
-            stale.add_metric([name], task.stale)
+            sheet.put("stale_outcomes", task.stale, name)
+            sheet.put("job_skips", task.skips, name)
             for code, count in sorted(task.failures.items()):
-                failures.add_metric([name, code], count)
-        yield from (claims, processed, retries, failures, stale)
+                sheet.put("job_failures", count, name, code)
+            for outcome in values["outcome"]:
+                sheet.spread("job_duration_seconds", getattr(task, outcome), name, outcome)
+                if name == OTHER:
+                    continue
+                for place, attempt in enumerate(values["attempt"]):
+                    count = sum(getattr(cells[name], outcome)[place] for cells in lanes)
+                    sheet.put("attempts", count, name, attempt, outcome)
 
-    def _times(self) -> Iterator[Metric]:
-        duration = HistogramMetricFamily(
-            PREFIX + "job_duration_seconds", "How long handlers ran.", labels=["task", "outcome"]
-        )
-        for name, task in self._metrics.tasks.items():
-            for outcome in ("succeeded", "retried", "failed"):
-                _add(duration, [name, outcome], getattr(task, outcome))
-        wait = HistogramMetricFamily(
-            PREFIX + "job_wait_seconds",
-            "From enqueue to the first start; delays are part of it.",
-            labels=["lane", "task"],
-        )
-        for lane, cells in self._metrics.cells.items():
-            for name, cell in cells.items():
-                _add(wait, [lane, name], cell.wait)
-        lag = HistogramMetricFamily(PREFIX + "event_loop_lag_seconds", "How late the event loop was.")
-        _add(lag, [], self._metrics.lag)
-        yield from (duration, wait, lag)
+    def _calls(self, sheet: Sheet) -> None:
+        for name, calls in self._metrics.dependencies.items():
+            for result, count in calls.results.items():
+                sheet.put("dependency_requests", count, name, result)
+            sheet.spread("dependency_duration_seconds", calls.duration, name)
+        for name, lock in list(self._metrics.locks.items()):
+            for result, count in lock.results.items():
+                sheet.put("lock_acquires", count, name, result)
+            sheet.spread("lock_wait_seconds", lock.wait, name)
+            sheet.spread("lock_held_seconds", lock.held, name)
+        for script, seconds in list(self._metrics.calls.items()):
+            sheet.spread("redis_call_duration_seconds", seconds, script)
 
-    def _calls(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            PREFIX + "dependency_requests", "Calls of dependencies.", labels=["dependency", "result"]
-        )
-        duration = HistogramMetricFamily(
-            PREFIX + "dependency_duration_seconds", "How long those calls took.", labels=["dependency"]
-        )
-        for name, cell in self._metrics.dependencies.items():
-            for result, count in cell.results.items():
-                requests.add_metric([name, result], count)
-            _add(duration, [name], cell.duration)
-        yield from (requests, duration)
-
-    def _worker(self) -> Iterator[Metric]:
+    def _worker(self, sheet: Sheet) -> None:
         status = self._metrics.status
-        slots = GaugeMetricFamily(
-            PREFIX + "worker_slots",
-            "Slots that a lane can fill at most, has filled, and has for itself.",
-            labels=["lane", "state"],
-        )
         for lane, (capacity, reserved) in self._metrics.slots.items():
-            slots.add_metric([lane, "capacity"], capacity)
-            slots.add_metric([lane, "in_use"], status.busy.get(lane, 0))
-            slots.add_metric([lane, "reserved"], reserved)
-        errors = CounterMetricFamily(
-            PREFIX + "redis_errors", "Lost connections and refused commands.", labels=["kind"]
-        )
-        for kind in sorted({"connection", "timeout", "reply"} | status.errors.keys()):
-            errors.add_metric([kind], status.errors.get(kind, 0))
-        build = GaugeMetricFamily(PREFIX + "build_info", "What runs here.", labels=["version", "python"])
-        build.add_metric([self._version, platform.python_version()], 1)
-        yield from (slots, errors, build)
-        yield CounterMetricFamily(
-            PREFIX + "keeper_recovered", "Jobs of dead workers that this one took back.", status.recovered
-        )
-        yield CounterMetricFamily(
-            PREFIX + "keeper_promoted", "Due jobs that this worker brought back.", status.promoted
-        )
+            sheet.put("worker_slots", capacity, lane, "capacity")
+            sheet.put("worker_slots", status.busy.get(lane, 0), lane, "in_use")
+            sheet.put("worker_slots", reserved, lane, "reserved")
+            sheet.put("worker_longest_running_seconds", status.longest.get(lane, 0.0), lane)
+        for kind in sorted({*_ERRORS, *status.errors}):
+            sheet.put("redis_errors", status.errors.get(kind, 0), kind)
+        sheet.spread("event_loop_lag_seconds", self._metrics.lag)
+        sheet.put("keeper_recovered", status.recovered)
+        sheet.put("keeper_promoted", status.promoted)
+        sheet.put("build_info", 1, self._version, platform.python_version())
 
 
-def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
-    counts, total = list(histogram.counts), histogram.total
-    if not any(counts):
-        return  # of tasks times lanes most are empty, and each would be 18 lines
-    buckets: list[tuple[str, float]] = []
-    so_far = 0
-    for bound, count in zip([*map(str, histogram.bounds), "+Inf"], counts, strict=True):
-        so_far += count
-        buckets.append((bound, so_far))
-    family.add_metric(labels, buckets, total)
+class _Families(Collector):
+    def __init__(self, fillers: Mapping[Scope, Filler]) -> None:
+        self._fillers = fillers
+
+    def collect(self) -> Iterator[Metric]:
+        for scope, fill in self._fillers.items():
+            sheet = Sheet(scope)
+            fill(sheet)
+            yield from sheet.families()
 
 
 class Page:
     """The text of one process, made when it is asked for."""
 
-    def __init__(self, metrics: Metrics, version: str) -> None:
+    def __init__(self, fillers: Mapping[Scope, Filler]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(WorkerCollector(metrics, version))
+        self._registry.register(_Families(fillers))
         ProcessCollector(registry=self._registry)
 
     def text(self) -> str:

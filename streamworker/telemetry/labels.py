@@ -10,9 +10,11 @@ from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientE
 
 OTHER = "other"
 #: Values of one label at most.
-MAX_TASKS, MAX_CODES = 200, 50
+MAX_TASKS, MAX_CODES, MAX_LOCKS, MAX_GATES = 200, 50, 50, 200
 #: Seconds between two looks at which exception types there are.
 LOOK_EVERY = 60.0
+#: What locks are about, as in `order:7`.
+_LOCK = re.compile(r"([a-z][a-z_-]{0,31}):")
 #: Of HTTP statuses; a bounded set by themselves.
 _HTTP = re.compile(r"http_[1-5]\d\d")
 #: Codes of the engine that a handler's failure may have.
@@ -59,7 +61,9 @@ class Codes:
     """
 
     def __init__(self, declared: Iterable[str] = ()) -> None:
-        self._labels = {code: code for code in list(declared)[:MAX_CODES]}
+        #: Those that start at 0.
+        self.declared = tuple(declared)[:MAX_CODES]
+        self._labels = {code: code for code in self.declared}
         self._of_types: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
@@ -82,3 +86,22 @@ class Codes:
         self._looked_at = now  # types may have been imported since
         self._of_types = frozenset(filter(None, map(code_of, descendants(BaseException))))
         return code in self._of_types
+
+
+class LockNames:
+    """What the locks of handlers are about: `order` for `order:7`, never the name of one lock."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def label(self, name: str) -> str:
+        """What stands before the first colon, or `other`."""
+        found = _LOCK.match(name)
+        if found is None:
+            return OTHER
+        kind = found[1]
+        if kind not in self._known:
+            if len(self._known) >= MAX_LOCKS:
+                return OTHER
+            self._known.add(kind)
+        return kind

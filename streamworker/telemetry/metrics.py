@@ -1,7 +1,7 @@
 """A worker's counters: plain numbers that are added to by batch, and read when somebody scrapes.
 
-prometheus-client costs 0.2 to 1 µs for each number; here a job costs two additions and two searches in a
-list. Cells are bound when tasks are registered, so no label is looked up by name while jobs run.
+prometheus-client costs 0.2 to 1 µs for each number; here a job costs a few additions and three searches in a
+list.
 """
 
 from __future__ import annotations
@@ -13,74 +13,26 @@ from typing import ParamSpec, Protocol
 
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Retry, Success
-from streamworker.telemetry.labels import MAX_TASKS, OTHER, Codes
+from streamworker.core.states import Reason
+from streamworker.telemetry.catalogue import SECONDS, SHORT_SECONDS
+from streamworker.telemetry.cells import TOLD_APART, CallCell, Cell, LockCell, TaskCell
+from streamworker.telemetry.histogram import Histogram
+from streamworker.telemetry.labels import MAX_TASKS, OTHER, Codes, LockNames
 from streamworker.telemetry.status import Status
 
 P = ParamSpec("P")
 log = logging.getLogger("streamworker.telemetry")
 
-#: Upper bounds of durations and waits, in seconds.
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-#: Upper bounds of the loop's lag, in seconds.
-LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
 
 class Job(Protocol):
-    """What is told of a job: a claim, and how it went."""
+    """What is told of a job: a claim, and how it went. Times are monotonic seconds."""
 
     claim: Claim
     task_name: str
-    started: float | None  # monotonic seconds
+    taken: float  # when its claim came
+    started: float | None
     ended: float
     outcome: Outcome | None
-
-
-class Histogram:
-    """Counts by bucket, and their sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-
-class TaskCell:
-    """Numbers of one task."""
-
-    __slots__ = ("failed", "failures", "retried", "stale", "succeeded")
-
-    def __init__(self, codes: Iterable[str]) -> None:
-        self.succeeded, self.retried, self.failed = Histogram(), Histogram(), Histogram()
-        self.stale = 0
-        self.failures = dict.fromkeys(codes, 0)
-
-
-class CallCell:
-    """Numbers of one dependency."""
-
-    __slots__ = ("duration", "results")
-
-    def __init__(self) -> None:
-        self.results = dict.fromkeys(("ok", "error", "timeout"), 0)
-        self.duration = Histogram()
-
-
-class Cell:
-    """Numbers of one task in one lane."""
-
-    __slots__ = ("failed", "retried", "retries", "succeeded", "task", "wait")
-
-    def __init__(self, task: TaskCell, codes: Iterable[str]) -> None:
-        self.task = task
-        self.succeeded = self.retried = self.failed = 0
-        self.retries = dict.fromkeys(codes, 0)
-        self.wait = Histogram()
 
 
 def quiet(method: Callable[P, None]) -> Callable[P, None]:
@@ -122,10 +74,14 @@ class Metrics:
             lane: {name: Cell(task, codes if name != OTHER else ()) for name, task in self.tasks.items()}
             for lane in self.lanes
         }
-        self.won = dict.fromkeys(self.lanes, 0)
-        self.empty = dict.fromkeys(self.lanes, 0)
+        self.claims = {
+            lane: dict.fromkeys(("won", "conflict", "missing", "final", "empty"), 0) for lane in self.lanes
+        }
         self.dependencies = {name: CallCell() for name in dependencies}
-        self.lag = Histogram(LAG_SECONDS)
+        self._lock_names = LockNames()
+        self.locks: dict[str, LockCell] = {}
+        self.calls: dict[str, Histogram] = {"exchange": Histogram(SHORT_SECONDS)}
+        self.lag = Histogram(SHORT_SECONDS)
         self.status = Status(0.0)
 
     @quiet
@@ -133,46 +89,85 @@ class Metrics:
         self, settled: Sequence[Job], replies: Sequence[bytes], begun: Sequence[Job], taken: Mapping[str, int]
     ) -> None:
         """One answered exchange: outcomes with their replies, jobs that were begun, claims by lane asked."""
+        cells = self.cells
         for job, reply in zip(settled, replies, strict=False):
-            self._settled(job, reply)
+            claim = job.claim
+            of_lane = cells[claim.lane]
+            cell = of_lane.get(job.task_name) or of_lane[OTHER]
+            if reply in (b"STALE", b"GONE"):
+                cell.task.stale += 1
+            elif job.outcome is not None:
+                self._settled(job, cell)
         for job in begun:
             claim = job.claim
+            of_lane = cells[claim.lane]
+            cell = of_lane.get(job.task_name) or of_lane[OTHER]
+            attempt = claim.attempt
+            spread = cell.attempt
+            spread.counts[attempt - 1 if attempt <= TOLD_APART else TOLD_APART] += 1
+            spread.total += attempt
             if claim.starts == 1:  # later starts waited for a retry, which is no wait for a slot
-                self._cell(claim.lane, job.task_name).wait.observe(claim.age_ms / 1000)
+                age = claim.age_ms / 1000
+                spread = cell.wait
+                spread.counts[bisect_left(SECONDS, age)] += 1
+                spread.total += age
         for lane, count in taken.items():
+            claims = self.claims[lane]
             if count:
-                self.won[lane] += count
+                claims["won"] += count
             else:
-                self.empty[lane] += 1
+                claims["empty"] += 1
 
-    def _settled(self, job: Job, reply: bytes) -> None:
-        cell = self._cell(job.claim.lane, job.task_name)
-        if reply in (b"STALE", b"GONE"):
-            cell.task.stale += 1
-            return
-        outcome = job.outcome
+    def _settled(self, job: Job, cell: Cell) -> None:
+        outcome, claim, task = job.outcome, job.claim, cell.task
+        ended = True
         if isinstance(outcome, Success):
-            cell.succeeded += 1
-            durations = cell.task.succeeded
+            counts, durations = cell.succeeded, task.succeeded
+            if outcome.reason is Reason.SKIPPED:
+                task.skips += 1
         elif isinstance(outcome, Retry):
             code = self._codes.label(outcome.code)
             cell.retries[code] = cell.retries.get(code, 0) + 1
-            cell.retried += 1
-            durations = cell.task.retried
+            counts, durations, ended = cell.retried, task.retried, False
         elif isinstance(outcome, Fail):
             code = self._codes.label(outcome.code)
-            cell.task.failures[code] = cell.task.failures.get(code, 0) + 1
-            cell.failed += 1
-            durations = cell.task.failed
+            task.failures[code] = task.failures.get(code, 0) + 1
+            counts, durations = cell.failed, task.failed
         else:  # handed back: nothing has come of it yet
             return
+        attempt = claim.attempt
+        counts[attempt - 1 if attempt < TOLD_APART else -1] += 1
+        over = job.ended
+        if ended:
+            age = claim.age_ms / 1000 + over - job.taken
+            spread = cell.end_to_end
+            spread.counts[bisect_left(SECONDS, age)] += 1
+            spread.total += age
         if job.started is not None:
-            durations.observe(job.ended - job.started)
+            took = over - job.started
+            durations.counts[bisect_left(SECONDS, took)] += 1
+            durations.total += took
 
     @quiet
     def lost(self, job: Job) -> None:
         """The claim was lost while the handler ran: its outcome is not even sent."""
-        self._cell(job.claim.lane, job.task_name).task.stale += 1
+        of_lane = self.cells[job.claim.lane]
+        (of_lane.get(job.task_name) or of_lane[OTHER]).task.stale += 1
+
+    @quiet
+    def refused(self, lane: str, result: str, count: int) -> None:
+        """Entries of a lane that a claim found to lead nowhere."""
+        claims = self.claims[lane]
+        if result in claims:
+            claims[result] += count
+
+    @quiet
+    def answered(self, script: str, seconds: float) -> None:
+        """A call of a script was answered."""
+        calls = self.calls.get(script)
+        if calls is None:
+            calls = self.calls[script] = Histogram(SHORT_SECONDS)
+        calls.observe(seconds)
 
     @quiet
     def called(self, dependency: str, result: str, seconds: float) -> None:
@@ -182,11 +177,29 @@ class Metrics:
         cell.duration.observe(seconds)
 
     @quiet
+    def locked(self, lock: str, result: str, seconds: float) -> None:
+        """A handler asked for a lock, and waited so long."""
+        cell = self._lock(lock)
+        cell.results[result] += 1
+        cell.wait.observe(seconds)
+
+    @quiet
+    def unlocked(self, lock: str, seconds: float, lost: bool) -> None:
+        """A handler let go of a lock."""
+        cell = self._lock(lock)
+        cell.held.observe(seconds)
+        if lost:
+            cell.results["lost"] += 1
+
+    def _lock(self, name: str) -> LockCell:
+        label = self._lock_names.label(name)
+        cell = self.locks.get(label)
+        if cell is None:
+            cell = self.locks[label] = LockCell()
+        return cell
+
+    @quiet
     def tell(self, status: Status) -> None:
         """How the worker is, each time that its loop comes round."""
         self.status = status
         self.lag.observe(status.lag)
-
-    def _cell(self, lane: str, task: str) -> Cell:
-        of_lane = self.cells[lane]
-        return of_lane.get(task) or of_lane[OTHER]

@@ -22,6 +22,7 @@ class Status:
     heard: float = 0.0  # last good reply of Redis; 0: none yet
     claiming: bool = True  # False: it is shutting down
     busy: Mapping[str, int] = field(default_factory=dict)  # slots in use by lane
+    longest: Mapping[str, float] = field(default_factory=dict)  # seconds that the oldest handler ran, by lane
     errors: Mapping[str, int] = field(default_factory=dict)  # of Redis by kind, since the start
     recovered: int = 0  # jobs of dead workers, since the start
     promoted: int = 0  # due jobs brought back, since the start

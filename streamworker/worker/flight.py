@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Protocol
 
 from streamworker.core.lanes import Plan
 from streamworker.core.outcome import Success
@@ -27,6 +28,26 @@ class Flight:
     apart: bool  # what that gives runs beside the others
     limit: int
     sent_at: float
+    took: float = 0.0  # seconds until it was answered
+
+
+class Teller(Protocol):
+    """Is told what exchanges come to."""
+
+    def answered(self, script: str, seconds: float) -> None:
+        """A call was answered after so long."""
+
+    def exchanged(
+        self,
+        settled: list[Running],
+        replies: list[bytes],
+        begun: list[Running],
+        taken: dict[str, int],
+    ) -> None:
+        """What was settled with its replies, what was begun, and claims by lane."""
+
+    def refused(self, lane: str, result: str, count: int) -> None:
+        """Entries of a lane that led nowhere."""
 
 
 def fitting(ended: list[Running]) -> list[Running]:

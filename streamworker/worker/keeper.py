@@ -19,7 +19,7 @@ from streamworker.core.outcome import Fail, Retry
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
-from streamworker.store.caller import Caller
+from streamworker.store.caller import Caller, Timed
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
@@ -79,6 +79,10 @@ class Keeper:
     def link(self) -> Link:
         """Its connection."""
         return self._caller.link
+
+    def timed(self, told: Timed) -> None:
+        """Let somebody hear how long its calls take."""
+        self._caller.timed = told
 
     async def run(self) -> None:
         """Keep until `stop`. Survives any error: a loop that ends would stop all retries silently (R32)."""
@@ -280,7 +284,8 @@ class Keeper:
 
     async def _forget_dead_consumers(self) -> None:
         """Names of workers that are gone, with nothing pending (R6, R7); the script checks both again."""
-        idle: set[str] = set()
+        known = [name.decode() for name in await self._caller.command("HKEYS", self._keys.workers)]
+        idle = {name for name in known if not await self._caller.command("EXISTS", self._keys.worker(name))}
         for lane in self._lanes:
             for kind in STREAM_SUFFIX:
                 try:

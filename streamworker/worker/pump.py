@@ -23,7 +23,7 @@ from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
-from streamworker.worker.flight import Flight, fitting, report_stale, rows_of
+from streamworker.worker.flight import Flight, Teller, fitting, report_stale, rows_of
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.planner import Planner
 from streamworker.worker.running import Running, Stop
@@ -35,8 +35,6 @@ log = logging.getLogger("streamworker.worker")
 FLIGHTS = 2
 #: Seconds after which a lane that was paused is asked for again.
 PAUSED_LOOK = 0.5
-#: The same for a lane that opens by a ramp and has given its share: finer, so that its starts are even.
-RAMP_LOOK = 0.1
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
 
@@ -58,9 +56,8 @@ class Pump:
         self.holdings = Holdings(lanes)
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
-        #: Told of each answered exchange: what was settled with its replies, what was begun, claims by lane.
-        self.on_exchange: Callable[[list[Running], list[bytes], list[Running], dict[str, int]], None] | None
-        self.on_exchange = None
+        #: Told of each answered exchange; None: nobody asked.
+        self.teller: Teller | None = None
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._planner = Planner(lanes, concurrency, self.holdings, clock=self._loop.time)
@@ -342,6 +339,7 @@ class Pump:
             self._failed(flight, reply)
 
     def _accept(self, flight: Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
+        flight.took = self._loop.time() - flight.sent_at
         self._changed.set()
         self._failures = 0
         self._row_limit = min(scripts.BATCH, self._row_limit * 2)
@@ -351,15 +349,15 @@ class Pump:
                 report_stale(running, reply.decode())
         if flight.quarantine:
             self._forget_quarantine()
-        word, *paused = verdict.decode().split(" ")
+        word, *said = verdict.decode().split(" ")
+        paused = [lane for lane in said if "=" not in lane]
         if word != "OK" and (flight.limit or flight.quarantine):
-            self._tell(flight, replies, [], {})
+            self._tell(flight, replies, [], {}, [])
             self._resync()
             return
         if paused:
-            opening = [lane for lane in paused if lane.endswith("~")]
-            self._planner.pause([lane.removesuffix("~") for lane in paused])
-            self._loop.call_later(RAMP_LOOK if opening else PAUSED_LOOK, self._ask_paused)
+            self._planner.pause(paused)
+            self._loop.call_later(PAUSED_LOOK, self._ask_paused)
         begun: list[Running] = []
         taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
         self._accepting = True  # what ends at once is collected, and sent when all are begun
@@ -372,14 +370,14 @@ class Pump:
         elif flight.plan is not None:
             self._planner.charge(flight.plan, taken, (running.claim for running in begun))
         self._turn()
-        self._tell(flight, replies, begun, taken)
+        self._tell(flight, replies, begun, taken, said)
 
     def _take(self, flight: Flight, claims: list[bytes], begun: list[Running], taken: dict[str, int]) -> None:
         """Hold and begin what an exchange claimed; count it by lane."""
         now = self._loop.time()
         late = now - flight.sent_at > self._settings.lease
         for i in range(0, len(claims), 3):
-            running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]))
+            running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]), taken=now)
             lane = running.claim.lane
             if running.claim.kind == "q":
                 running.apart = self._found_apart = flight.apart
@@ -401,10 +399,21 @@ class Pump:
         self.kick()
 
     def _tell(
-        self, flight: Flight, replies: list[bytes], begun: list[Running], taken: dict[str, int]
+        self,
+        flight: Flight,
+        replies: list[bytes],
+        begun: list[Running],
+        taken: dict[str, int],
+        said: list[str],
     ) -> None:
-        if self.on_exchange is not None:
-            self.on_exchange(flight.settled, replies, begun, taken)
+        if self.teller is None:
+            return
+        self.teller.answered("exchange", flight.took)
+        self.teller.exchanged(flight.settled, replies, begun, taken)
+        for word in said:
+            if "=" in word:
+                lane, result, count = word.split("=")
+                self.teller.refused(lane, result, int(count))
 
     def _begin(self, running: Running) -> None:
         if self._start(running):

@@ -29,6 +29,7 @@ class Running:
 
     claim: Claim
     task_name: str = ""
+    taken: float = 0.0  # when its claim came
     started: float | None = None  # when the handler began; None: it has not
     stop_at: float = float("inf")  # the attempt's timeout or the job's deadline, whichever comes first
     stop_reason: Stop = Stop.TIMEOUT

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from streamworker.core.lanes import Slots
-from streamworker.telemetry.exposition import CONTENT_TYPE, Page
+from streamworker.settings import read_expected_workers
+from streamworker.telemetry.catalogue import Scope
+from streamworker.telemetry.cluster import ClusterNumbers
+from streamworker.telemetry.exposition import CONTENT_TYPE, Page, WorkerNumbers
 from streamworker.telemetry.http import Address, Answer, Route, ServerThread, json_answer
-from streamworker.telemetry.labels import declared_codes
+from streamworker.telemetry.labels import Codes, declared_codes
 from streamworker.telemetry.metrics import Metrics
 from streamworker.telemetry.status import Health, Status
+from streamworker.worker.watcher import Watcher
 
 if TYPE_CHECKING:
     from streamworker.worker.worker import Worker
@@ -28,20 +32,29 @@ class Telling:
         types = [
             each for task in app.tasks.values() for each in (*task.policy.transient, *task.policy.persistent)
         ]
+        codes = ["timeout", "connection_error", *declared_codes(types)]
         self.metrics = Metrics(
             tasks=app.tasks,
             lanes=worker.lanes,
             slots={lane: (slots.shared + own, own) for lane, own in slots.reserved.items()},
-            codes=["timeout", "connection_error", *declared_codes(types)],
+            codes=codes,
             dependencies=app.dependencies,
         )
+        #: What Redis knows, told by whoever of the fleet was elected to look.
+        self.cluster = ClusterNumbers(codes=Codes(codes), expected=read_expected_workers())
         self.health = Health(time.monotonic, lease=app.settings.lease, slots=worker.concurrency)
-        self._page = Page(self.metrics, __version__)
+        self._page = Page(
+            {Scope.WORKER: WorkerNumbers(self.metrics, __version__), Scope.CLUSTER: self.cluster}
+        )
 
     def tell(self, status: Status) -> None:
         """How the worker is."""
         self.metrics.tell(status)
         self.health.tell(status)
+
+    def watcher(self, worker: Worker) -> Watcher:
+        """What looks at Redis for these numbers."""
+        return Watcher(worker.app.settings, worker.id, self.cluster)
 
     def serve(self, address: Address) -> ServerThread:
         """Answer probes and scrapes there. Raises ConfigurationError when the address cannot be had."""

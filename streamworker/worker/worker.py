@@ -38,6 +38,7 @@ from streamworker.worker.session import Session
 
 if TYPE_CHECKING:
     from streamworker.worker.telling import Telling
+    from streamworker.worker.watcher import Watcher
 
 log = logging.getLogger("streamworker.worker")
 
@@ -154,6 +155,8 @@ class Worker:
                     group.start_soon(parts.crons.run)
                     group.start_soon(parts.sweep)
                     group.start_soon(parts.quarantine.run)
+                    if parts.watcher is not None:
+                        group.start_soon(parts.watcher.run)
                     try:
                         await self._stopping.wait()
                     finally:
@@ -204,9 +207,12 @@ class _Parts:
         self.keeper = Keeper(worker.app, worker.id)
         self.crons = Crons(worker.app, worker.id)
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
+        self.watcher: Watcher | None = None
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
         if self.telling is not None:
-            self.pump.on_exchange = self.telling.metrics.exchanged
+            self.pump.teller = self.telling.metrics
+            self.keeper.timed(self.telling.metrics.answered)
+            self.watcher = self.telling.watcher(worker)
 
     def _ended(self, running: Running) -> None:
         running.ended = time.monotonic()
@@ -263,10 +269,10 @@ class _Parts:
                     stall.describe(stall.suspects([*earlier, *held], before + SWEEP_EVERY)),
                 )
             if self.telling is not None:
-                self.telling.tell(self._status(now, lag))
+                self.telling.tell(self._status(now, lag, held))
             self.runner.sweep(held, loop.time(), self.pump.mark)
 
-    def _status(self, now: float, lag: float) -> Status:
+    def _status(self, now: float, lag: float, held: Iterable[Running]) -> Status:
         links = (self.pump.session.link, self.reader.link, self.keeper.link, self.heartbeat.link)
         errors: dict[str, int] = {}
         for link in links:
@@ -279,6 +285,7 @@ class _Parts:
             heard=max(link.last_reply for link in links),
             claiming=not self.worker._stopping.is_set(),
             busy=dict(self.pump.holdings.busy),
+            longest=_longest(held, now),
             errors=errors,
             recovered=self.keeper.recovered,
             promoted=self.keeper.promoted,
@@ -330,7 +337,7 @@ class _Parts:
     async def _forget(self) -> None:
         session = self.pump.session
         await session.forget()
-        for role in ("keeper", "quarantine"):
+        for role in ("keeper", "quarantine", "collector"):
             key = session.keys.elect(role)
             if await session.link.call("GET", key) == self.worker.id.encode():
                 await session.link.call("DEL", key)
@@ -341,11 +348,24 @@ class _Parts:
         self.reader.close()
         await self.crons.close()
         await self.keeper.close()
+        if self.watcher is not None:
+            await self.watcher.close()
         await self.pump.close()
         self.runner.close()
         await self.runner.effecting.close()
         await asyncio.gather(self.struck.close(), self.processes.close())
         self.worker._deaf = self.pump.holdings.busy_slots
+
+
+def _longest(held: Iterable[Running], now: float) -> dict[str, float]:
+    """For how long the oldest handler of each lane has run."""
+    found: dict[str, float] = {}
+    for running in held:
+        if running.started is not None and running.outcome is None:
+            lane, age = running.claim.lane, now - running.started
+            if age > found.get(lane, 0.0):
+                found[lane] = age
+    return found
 
 
 async def _first(*awaitables: object) -> None:

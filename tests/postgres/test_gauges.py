@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import re
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamworker.postgres.gauges import BEHIND, KINDS, Gauges, State, page
 from streamworker.postgres.log import Lag
-from tests.unit.documentation import section, text_of
-
-PREFIX = "streamworker_mirror_"
+from streamworker.telemetry.catalogue import Scope, of_scope
 
 
-def test_the_table_of_the_mirrors_metrics_is_what_a_scrape_gives() -> None:
+def test_all_metrics_of_a_mirror_are_told() -> None:
     gauges = Gauges(lag=Lag(1, 2.0, 3))
     gauges.batch(0.1)
-    found = {}
-    for family in text_string_to_metric_families(page(gauges)):
-        if family.name.startswith(PREFIX):
-            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
-            found[family.name.removeprefix(PREFIX)] = (family.type, labels)
+    gauges.count("row", 2)
+    found = {family.name: family for family in text_string_to_metric_families(page(gauges))}
 
-    text = section(text_of("reference/metrics.md"), "## Metrics of the mirror")
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|(.*)", text, re.M)
-
-    assert {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels, _ in rows} == found
-    described = next(told for name, _, _, told in rows if name == "errors")
-    assert set(KINDS) <= set(re.findall(r"`(\w+)`", described))
+    for spec in of_scope(Scope.MIRROR):
+        assert (spec.full_name in found) is not bool(spec.pending), spec.name
+        if not spec.pending:
+            labels = {name for sample in found[spec.full_name].samples for name in sample.labels} - {"le"}
+            assert labels == set(spec.labels), spec.name
+    values = {sample.labels["kind"]: sample.value for sample in found["streamworker_mirror_errors"].samples}
+    assert values["row"] == 2
+    assert set(values) == set(KINDS)
 
 
 def test_it_is_ready_while_it_mirrors_or_stands_by_and_is_not_far_behind() -> None:

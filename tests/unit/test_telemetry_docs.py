@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import re
+import pytest
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from streamworker.core.outcome import Success
-from streamworker.telemetry.exposition import PREFIX, Page
-from streamworker.telemetry.labels import MAX_CODES, MAX_TASKS
-from streamworker.telemetry.metrics import Metrics
+from streamworker.telemetry.catalogue import CATALOGUE, Scope, Spec, of_scope
+from streamworker.telemetry.labels import MAX_CODES, MAX_GATES, MAX_LOCKS, MAX_TASKS
 from streamworker.telemetry.status import SILENCE_BORNE, STALLED_AFTER
-from tests.unit.documentation import section, text_of
-from tests.unit.test_telemetry_metrics import Told, claim, fail
+from tests.unit.documentation import check_generated, text_of
 
 
-def test_the_table_of_metrics_is_what_a_scrape_gives() -> None:
-    metrics = Metrics(
-        tasks=["pack"],
-        lanes=["normal"],
-        slots={"normal": (1, 0)},
-        codes=["timeout"],
-        dependencies=["carrier"],
-    )
-    metrics.called("carrier", "ok", 0.1)
-    settled = [Told(claim(), "pack", outcome) for outcome in (Success(), fail("timeout"))]
-    metrics.exchanged(settled, [b"OK", b"OK"], [Told(claim(), "pack", None)], {"normal": 1})
-    metrics.lag.observe(0.1)
-    found = {}
-    for family in text_string_to_metric_families(Page(metrics, "1").text()):
-        if family.name.startswith(PREFIX):
-            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
-            found[family.name.removeprefix(PREFIX)] = (family.type, labels)
+def row(spec: Spec) -> str:
+    """One metric of the table."""
+    said = spec.help
+    for label, values in spec.values.items():
+        listed = ", ".join(f"`{value}`" for value in values)
+        said += f" {label}: {listed}."
+    if spec.pending:
+        said += " *Not collected yet.*"
+    return f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {said} |"
 
-    rows = re.findall(
-        r"^\| `(\w+)` \| (\w+) \| ([\w, ]*)\|", section(text_of("reference/metrics.md"), "## Metrics"), re.M
-    )
 
-    described = {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in rows}
-    assert described == found
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_tables_of_metrics_are_the_catalogue(scope: Scope) -> None:
+    lines = ["| metric | type | labels | what |", "| --- | --- | --- | --- |", *map(row, of_scope(scope))]
+
+    check_generated("reference/metrics.md", f"metrics of the {scope}", "\n".join(lines))
 
 
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
@@ -48,3 +35,12 @@ def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"(at least {SILENCE_BORNE:g} s)" in text
     assert f"{MAX_TASKS} at most" in text
     assert f"{MAX_CODES} at most" in text
+    assert f"{MAX_LOCKS} kinds of locks" in text
+    assert f"{MAX_GATES} of gates" in text
+
+
+def test_every_help_is_a_sentence_and_every_name_is_told_once() -> None:
+    for spec in CATALOGUE:
+        assert spec.help.endswith("."), spec.name
+        assert "|" not in spec.help, spec.name
+    assert len({spec.name for spec in CATALOGUE}) == len(CATALOGUE)

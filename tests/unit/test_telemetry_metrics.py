@@ -12,8 +12,9 @@ from streamworker import PersistentError, TransientError
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.telemetry.exposition import Page, merge
-from streamworker.telemetry.labels import MAX_CODES, Codes, declared_codes
+from streamworker.telemetry.catalogue import Scope, of_scope
+from streamworker.telemetry.exposition import Page, WorkerNumbers, merge
+from streamworker.telemetry.labels import MAX_CODES, MAX_LOCKS, Codes, LockNames, declared_codes
 from streamworker.telemetry.metrics import Metrics
 from streamworker.telemetry.status import Status
 
@@ -31,6 +32,7 @@ class Told:
     claim: Claim
     task_name: str
     outcome: Outcome | None
+    taken: float = 9.9
     started: float | None = 10.0
     ended: float = 10.2
 
@@ -58,11 +60,16 @@ def metrics() -> Metrics:
     )
 
 
+def page(metrics: Metrics) -> str:
+    """What a scrape of one worker gives."""
+    return Page({Scope.WORKER: WorkerNumbers(metrics, "1.2.3")}).text()
+
+
 def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
     """Every sample: name and sorted label values."""
     return {
         (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(Page(metrics, "1.2.3").text())
+        for family in text_string_to_metric_families(page(metrics))
         for sample in family.samples
     }
 
@@ -147,13 +154,90 @@ def test_durations_and_waits_fall_into_their_buckets(metrics: Metrics) -> None:
     assert found[("streamworker_job_wait_seconds_bucket", "lane=normal", "le=+Inf", "task=pack")] == 1
 
 
+def test_outcomes_are_counted_by_attempt_and_later_ones_together(metrics: Metrics) -> None:
+    jobs = [Told(claim(starts=attempt), "pack", Success()) for attempt in (1, 4, 5, 6, 9)]
+
+    metrics.exchanged(jobs, [b"OK"] * 5, jobs, {})
+
+    found = read(metrics)
+    counted = {
+        attempt: found[
+            ("streamworker_attempts_total", f"attempt={attempt}", "outcome=succeeded", "task=pack")
+        ]
+        for attempt in ("1", "2", "3", "4", "5+")
+    }
+    assert counted == {"1": 1, "2": 0, "3": 0, "4": 1, "5+": 3}
+    spread = "streamworker_execution_attempt"
+    assert found[(f"{spread}_sum", "lane=normal", "task=pack")] == 1 + 4 + 5 + 6 + 9
+    for bound, count in (("1.0", 1), ("3.0", 1), ("4.0", 2), ("5.0", 3), ("+Inf", 5)):
+        assert found[(f"{spread}_bucket", "lane=normal", f"le={bound}", "task=pack")] == count
+
+
+def test_a_job_is_timed_to_its_end_and_not_to_a_retry(metrics: Metrics) -> None:
+    retry = Retry(100, ErrorClass.TRANSIENT, "http_503", "text")
+    ended = Told(claim(starts=2, age_ms=7_000), "pack", fail("bad_total"))
+
+    metrics.exchanged([told(retry), ended], [b"OK", b"OK"], [], {})
+
+    found = read(metrics)
+    assert found[("streamworker_job_end_to_end_seconds_count", "lane=normal", "task=pack")] == 1
+    total = found[("streamworker_job_end_to_end_seconds_sum", "lane=normal", "task=pack")]
+    assert total == pytest.approx(7.0 + 10.2 - 9.9)
+
+
+def test_a_skip_is_a_success_that_is_counted_apart(metrics: Metrics) -> None:
+    metrics.exchanged([told(Success(b"{}", Reason.SKIPPED)), told(Success())], [b"OK", b"OK"], [], {})
+
+    found = read(metrics)
+    assert found[("streamworker_job_skips_total", "task=pack")] == 1
+    assert found[("streamworker_job_skips_total", "task=ship")] == 0
+
+
+def test_locks_are_counted_by_what_they_are_about(metrics: Metrics) -> None:
+    for number in range(300):
+        metrics.locked(f"order:{number}", "won", 0.01)
+        metrics.locked(f"{number}", "contended", 0.3)
+    metrics.unlocked("order:7", 2.0, lost=True)
+
+    found = read(metrics)
+    acquires = "streamworker_lock_acquires_total"
+    assert found[(acquires, "lock=order", "result=won")] == 300
+    assert found[(acquires, "lock=order", "result=lost")] == 1
+    assert found[(acquires, "lock=other", "result=contended")] == 300
+    assert len([key for key in found if key[0] == acquires]) == 2 * 4
+    assert found[("streamworker_lock_held_seconds_sum", "lock=order")] == 2.0
+    assert found[("streamworker_lock_wait_seconds_count", "lock=order")] == 300
+
+
+def test_kinds_of_locks_are_bounded() -> None:
+    names = LockNames()
+
+    labels = {names.label(f"{chr(97 + one)}{chr(97 + two)}:7") for one in range(20) for two in range(20)}
+
+    assert len(labels) == MAX_LOCKS + 1
+    assert "other" in labels
+
+
+def test_calls_of_scripts_are_timed(metrics: Metrics) -> None:
+    metrics.answered("exchange", 0.002)
+    metrics.answered("promote", 0.2)
+
+    found = read(metrics)
+    assert found[("streamworker_redis_call_duration_seconds_count", "script=exchange")] == 1
+    assert found[("streamworker_redis_call_duration_seconds_sum", "script=promote")] == 0.2
+
+
 def test_claims_tell_what_they_found(metrics: Metrics) -> None:
     metrics.exchanged([], [], [], {"priority": 0, "normal": 3})
+    metrics.refused("normal", "conflict", 2)
+    metrics.refused("normal", "bad_record", 1)
 
     found = read(metrics)
     assert found[("streamworker_claims_total", "lane=normal", "result=won")] == 3
     assert found[("streamworker_claims_total", "lane=normal", "result=empty")] == 0
     assert found[("streamworker_claims_total", "lane=priority", "result=empty")] == 1
+    assert found[("streamworker_claims_total", "lane=normal", "result=conflict")] == 2
+    assert found[("streamworker_claims_total", "lane=normal", "result=missing")] == 0
 
 
 def test_what_nobody_registered_is_other(metrics: Metrics) -> None:
@@ -198,12 +282,24 @@ def test_the_apps_own_error_types_are_declared() -> None:
 
 
 def test_the_worker_is_told_of_as_it_is(metrics: Metrics) -> None:
-    metrics.tell(Status(1.0, lag=0.02, busy={"normal": 5}, errors={"loading": 2}, recovered=3, promoted=4))
+    metrics.tell(
+        Status(
+            1.0,
+            lag=0.02,
+            busy={"normal": 5},
+            longest={"normal": 7.5},
+            errors={"loading": 2},
+            recovered=3,
+            promoted=4,
+        )
+    )
 
     found = read(metrics)
     assert found[("streamworker_worker_slots", "lane=normal", "state=capacity")] == 28
     assert found[("streamworker_worker_slots", "lane=normal", "state=in_use")] == 5
     assert found[("streamworker_worker_slots", "lane=normal", "state=reserved")] == 4
+    assert found[("streamworker_worker_longest_running_seconds", "lane=normal")] == 7.5
+    assert found[("streamworker_worker_longest_running_seconds", "lane=priority")] == 0
     assert found[("streamworker_redis_errors_total", "kind=loading")] == 2
     assert found[("streamworker_redis_errors_total", "kind=connection")] == 0
     assert found[("streamworker_keeper_recovered_total",)] == 3
@@ -225,7 +321,7 @@ def test_a_metric_that_fails_is_said_once_and_raises_nothing(
 
 def test_texts_of_several_processes_become_one(metrics: Metrics) -> None:
     metrics.exchanged([told(Success())], [b"OK"], [], {})
-    text = Page(metrics, "1").text()
+    text = page(metrics)
 
     merged = merge({"1": text, "2": text})
 
@@ -249,3 +345,26 @@ def test_braces_and_spaces_in_a_label_survive_the_merge() -> None:
         ({"proc": "3", "task": "a {b} c"}, 1.0),
         ({"proc": "3"}, 2.0),
     ]
+
+
+def test_every_metric_of_a_worker_is_told_with_its_labels_unless_it_is_pending(metrics: Metrics) -> None:
+    retry = Retry(100, ErrorClass.TRANSIENT, "http_503", "text")
+    settled = [told(Success()), told(retry), told(fail("bad_total"))]
+    metrics.exchanged(settled, [b"OK"] * 3, settled, {"normal": 1})
+    metrics.called("carrier", "ok", 0.1)
+    metrics.locked("order:7", "won", 0.1)
+    metrics.unlocked("order:7", 0.1, lost=False)
+    metrics.answered("exchange", 0.01)
+    metrics.tell(Status(1.0))
+
+    found = {family.name: family for family in text_string_to_metric_families(page(metrics))}
+
+    for spec in of_scope(Scope.WORKER):
+        assert (spec.full_name in found) is not bool(spec.pending), spec.name
+        if not spec.pending:
+            family = found[spec.full_name]
+            assert family.type == spec.kind, spec.name
+            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
+            assert labels == set(spec.labels), spec.name
+            for label, values in spec.values.items():
+                assert {sample.labels[label] for sample in family.samples} <= set(values), spec.name
