@@ -23,11 +23,15 @@ class Room:
     reserved: dict[str, int]
     #: Lanes whose quarantine is read, and the one slot of each, which nothing else fills (D22).
     quarantine: dict[str, int] = field(default_factory=dict)
+    #: Lanes in which nothing may start now.
+    paused: frozenset[str] = frozenset()
 
     def planned(self, lane: str, kind: str) -> bool:
         return lane in (self.quarantine if kind == "q" else self.reserved)
 
     def fits(self, lane: str, kind: str) -> bool:
+        if lane in self.paused:
+            return False
         if kind == "q":
             return self.quarantine.get(lane, 0) > 0
         return self.limit > 0 and lane in self.reserved and (self.reserved[lane] > 0 or self.shared > 0)
@@ -75,7 +79,9 @@ def claim(
     """
     if shard.sessions.get(worker) != session:
         return Claimed("NOSESSION")
-    call = _Call(shard, worker, session, room, fences, Claimed("OK"))
+    room.paused = frozenset(lane for lane in shard.lanes if shard.gates.paused(f"lane:{lane}"))
+    held_up = [lane for lane in (*room.reserved, *room.quarantine) if lane in room.paused]
+    call = _Call(shard, worker, session, room, fences, Claimed(" ".join(("OK", *held_up))))
     for lane, kind, entry in offers:
         stream = shard.streams[lane, kind]
         if entry in stream.entries:
@@ -122,9 +128,15 @@ class _Call:
         elif job.starts >= job.request.max_starts:
             self.result.left_alone += 1
             shard.fail(job, "too_many_starts", "unknown too_many_starts")
+        elif not offered and self._is_held_up(job):
+            self.result.left_alone += 1
+            shard.hold_up(job)
         elif not self._fits(job):
             shard.drop_entry(job)
             shard.make_ready(job)
+        elif self._is_held_up(job):
+            self.result.left_alone += 1
+            shard.hold_up(job)
         else:
             job.attempt += 1
             job.starts += 1
@@ -152,6 +164,10 @@ class _Call:
                 shard.drop_entry(job)
                 shard.make_ready(job)
         self.result.left_alone += 1  # by me in this session, or processing: nothing
+
+    def _is_held_up(self, job: Job) -> bool:
+        """What a read was given had a slot: it was claimed, or a gate has stopped it."""
+        return job.id not in self.fences and self.shard.gates.may_hold_up(job)
 
     def _fits(self, job: Job) -> bool:
         assert job.entry is not None
@@ -186,5 +202,6 @@ class _Call:
                 None if job.deadline is None else job.deadline - now,
                 None if job.unknown_since is None else now - job.unknown_since,
                 self.shard.streams[job.lane, kind].entries[entry][1],
+                job.request.gates,
             )
         )

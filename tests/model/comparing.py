@@ -9,26 +9,29 @@ from functools import cache
 from streamworker.core.job import Record
 from streamworker.store.keys import is_live_state
 from tests.model.job import Job, Move
+from tests.model.letting_in import follow
 from tests.model.seen import Seen
 from tests.model.shard import Shard
 
 #: Counters of `stats` that must equal a recount of the records.
-DEPTHS = ("queued", "scheduled", "in_flight")
+DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned")
 
 
 def adopt(shard: Shard, seen: Seen) -> Iterator[str]:
-    """Learn the ids that Redis gave to the entries and dead letters which the model expects."""
+    """Learn where gates have moved jobs, and the ids that Redis gave to entries and dead letters."""
     for job in shard.jobs.values():
+        record = seen.records.get(job.id)
+        if record is not None:
+            follow(shard, job, record)
         if job.entry is None or job.entry[1]:
             continue
         kind = job.entry[0]
-        record = seen.records.get(job.id)
         found, entry = (record and record.entry) or ("", "")
-        if found != kind or entry in shard.streams[job.lane, kind].entries:
+        if found != kind or entry in shard.stream_of(job).entries:
             yield f"{job.id} must get a new entry of kind {kind}, its record names {found} {entry}"
             continue
         job.entry = (kind, entry)
-        shard.streams[job.lane, kind].entries[entry] = (job.id, job.request.envelope)
+        shard.stream_of(job).entries[entry] = (job.id, job.request.envelope)
     named = {letter.entry for letter in shard.letters.values()}
     for entry, fields in seen.letters.items():
         if entry in named:
@@ -52,6 +55,14 @@ def differences(shard: Shard, seen: Seen) -> Iterator[str]:
         contents = {entry: (one[b"id"].decode(), one[b"env"]) for entry, one in stream.entries.items()}
         yield from _same(f"entries of {lane} {kind}", expected.entries, contents)
         yield from _same(f"pending entries of {lane} {kind}", expected.pending, stream.pending)
+    for at in shard.turns.keys() | seen.turns.keys():
+        turned = shard.turns[at].entries if at in shard.turns else {}
+        contents = {
+            entry: (one[b"id"].decode(), one[b"env"]) for entry, one in seen.turns.get(at, {}).items()
+        }
+        yield from _same(f"who stands behind the turnstile of {at}", turned, contents)
+    locks = {name: f"{holder} {token}" for name, (holder, token) in shard.locks.items()}
+    yield from _same("locks", locks, seen.locks)
     yield from _letters(shard, seen)
     keys = {name: f"{key.job_id} {key.fingerprint} {key.state}" for name, key in shard.keys.items()}
     yield from _same("idempotency keys", keys, seen.keys)
@@ -109,9 +120,8 @@ def _record(shard: Shard, seen: Seen, job_id: str) -> Iterator[str]:
     if not 0 <= record.attempt <= record.starts <= job.request.max_starts:
         yield f"{job_id} had {record.attempt} attempts in {record.starts} of {job.request.max_starts} starts"
     body = seen.bodies.get(job_id, {})
-    yield from _same(
-        f"parked envelope of {job_id}", job.request.envelope if job.parked else None, body.get(b"env")
-    )
+    parked = job.request.envelope if job.parked or job.gate else None
+    yield from _same(f"parked envelope of {job_id}", parked, body.get(b"env"))
 
 
 def _expected(job: Job) -> dict[str, object]:
@@ -128,6 +138,10 @@ def _expected(job: Job) -> dict[str, object]:
         "lane": job.lane,
         "task": job.request.task,
         "entry": job.entry,
+        "gate": job.gate,
+        "grants": job.grants,
+        "tenant": job.request.tenant,
+        "gates": job.request.gates,
         "holder": f"{job.holder} {job.session}" if job.held else None,
         "settled": None if settled is None else f"{settled.fence} {settled.outcome} {settled.by}",
         "deadline": job.deadline,
@@ -153,6 +167,10 @@ def _found(record: Record) -> dict[str, object]:
         "lane": record.lane,
         "task": record.task,
         "entry": record.entry,
+        "gate": record.gate or "",
+        "grants": tuple((record.text("hg") or "").split()),
+        "tenant": record.text("tn") or "",
+        "gates": record.text("ga") or "",
         "holder": record.text("ow") if held else None,
         "settled": " ".join(settled[:3]) or None,
         "deadline": record.number("dl"),
@@ -183,6 +201,8 @@ def _lives(shard: Shard, seen: Seen) -> Iterator[str]:
             lasting = job is not None and not job.over
         elif family == "key":
             lasting = seen.keys[rest].endswith(" open")
+        elif family == "lock":
+            lasting = False
         else:
             if ttl == -1 and not _may_stay(name):
                 yield f"{name} has no TTL and is no live state"
@@ -200,5 +220,9 @@ def _depth(job: Job) -> str | None:
     if job.held:
         return f"in_flight:{job.lane}"
     if job.waiting:
-        return f"{'scheduled' if job.entry is None else 'queued'}:{job.lane}"
+        if job.gate:
+            return f"parked:{job.lane}"
+        if job.entry is None:
+            return f"scheduled:{job.lane}"
+        return f"{'turned' if job.entry[0] == 't' else 'queued'}:{job.lane}"
     return None

@@ -19,6 +19,8 @@ class Request:
     delay_ms: int = 0
     deadline_ms: int = 0
     max_starts: int = 20
+    tenant: str = ""
+    gates: str = ""  # as they travel: a number and a word for each
 
     @property
     def envelope(self) -> bytes:
@@ -51,8 +53,12 @@ class Job:
     holder: str = ""  # the last one, if nobody holds it
     session: int = 0  # of the claim's connection (D5)
     settled: Settled | None = None
-    #: Kind of stream and entry id of the one entry that is honoured (D2); the id is '' until Redis names it.
+    #: Kind of stream and entry id of the one entry that is honoured (D2); the id is '' until Redis names it,
+    #: the kind '?' until the record says whether a gate has stopped the job.
     entry: tuple[str, str] | None = None
+    gate: str = ""  # where it waits for its turn
+    grants: tuple[str, ...] = ()  # gates that it holds while it waits
+    place: int | None = None  # in the queues of all its gates, given once in an epoch (D12)
     parked: bool = False  # the envelope is in the body (D8)
     due: int = 0  # when it was to be ready, if it was ever parked
     deadline: int | None = None
@@ -69,6 +75,11 @@ class Job:
     @property
     def lane(self) -> str:
         return self.request.lane
+
+    @property
+    def entity(self) -> bool:
+        """Whether it passes an entity's gate."""
+        return " entity:" in self.request.gates
 
     @property
     def waiting(self) -> bool:

@@ -70,7 +70,7 @@ def repair(shard: Shard, job_ids: Sequence[str]) -> tuple[int, list[Candidate]]:
         if job.held:
             if job.lease_until <= shard.now and not shard.hold_ms and not shard.standing(job):
                 dead.append(_candidate(job))
-        elif job.waiting and not shard.standing(job) and job.id not in shard.schedule:
+        elif job.waiting and not (job.gate or shard.standing(job) or job.id in shard.schedule):
             mended += 1
             if job.parked and job.due > shard.now:
                 shard.park(job, job.due)
@@ -96,7 +96,7 @@ def promote(shard: Shard, limit: int) -> tuple[int, int, int | None]:
         del shard.deadlines[job_id]
     for job_id in due:
         job = shard.jobs.get(job_id)
-        if job is not None and job.waiting and job.entry is None:
+        if job is not None and job.waiting and job.entry is None and not job.gate:
             if job.parked:
                 promoted += 1
                 shard.make_ready(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import Any
 from streamworker.core.job import Record
 from streamworker.store.events import Transition, decode, pairs
 from streamworker.store.keys import STREAM_SUFFIX
+from tests.lua.snapshot import Snapshot
 
 #: ARGV: the keys' common beginning; the last entry of the log that was read before, or '-'.
 LOOK = """
@@ -56,6 +58,12 @@ class Seen:
     streams: dict[tuple[str, str], SeenStream] = field(default_factory=dict)
     letters: dict[str, dict[str, str]] = field(default_factory=dict)
     stats: dict[str, int] = field(default_factory=dict)
+    #: Entries behind turnstiles, by lane and tenant.
+    turns: dict[tuple[str, str], dict[str, dict[bytes, bytes]]] = field(default_factory=dict)
+    #: Keys of gates and turnstiles, as `gate_invariants` takes them.
+    kept: Snapshot = field(default_factory=Snapshot)
+    pauses: str = ""
+    locks: dict[str, str] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
     #: ms to live, -1 without a TTL.
     ttls: dict[str, int] = field(default_factory=dict)
@@ -91,9 +99,23 @@ def parse(reply: Any, prefix: str, read_to: str) -> Seen:
                 setattr(seen, family, times)
             case "lane":
                 lane, _, suffix = rest.partition(":")
+                if suffix.startswith("turn:"):
+                    turned = _stream(value, pending, last).entries
+                    seen.turns[lane, suffix.removeprefix("turn:")] = seen.kept.streams[name] = turned
+                    continue
                 seen.streams[lane, _KIND_OF[suffix]] = _stream(value, pending, last)
             case "dlq":
                 seen.letters = {entry.decode(): _texts(fields) for entry, fields in value}
+            case "gate" | "timers":
+                seen.kept.zsets[name] = _scores(value)
+            case "waiting" if rest:
+                seen.kept.zsets[name] = _scores(value)
+            case "waiting" | "turnstile":
+                seen.kept.hashes[name] = pairs(value)
+            case "pauses":
+                seen.pauses = value.decode()
+            case "lock":
+                seen.locks[rest] = value.decode()
             case "stats":
                 seen.stats = {one.decode(): int(count) for one, count in _two(value)}
             case "events":
@@ -112,6 +134,10 @@ def _stream(value: Any, pending: Any, last: bytes | None) -> SeenStream:
         stream.pending[entry.decode()] = consumer.decode()
         stream.idle_ms[entry.decode()] = idle
     return stream
+
+
+def _scores(flat: list[bytes]) -> dict[str, int]:
+    return {one.decode(): sys.maxsize if at == b"inf" else int(at) for one, at in _two(flat)}
 
 
 def _texts(flat: list[bytes]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from streamworker.core.states import QUIET_CODES, TRANSITIONS, Status
+from tests.model.gates import Gates
 from tests.model.job import Job, Key, Letter, Move, Settled
 from tests.model.stream import Stream
 
@@ -33,6 +34,11 @@ class Shard:
         self.deadlines: dict[str, int] = {}
         self.letters: dict[tuple[str, int], Letter] = {}
         self.streams = {(lane, kind): Stream() for lane in self.lanes for kind in KINDS}
+        #: Those behind a turnstile, by lane and tenant (D15).
+        self.turns: dict[tuple[str, str], Stream] = {}
+        self.gates = Gates()
+        #: Handlers' locks: holder and token.
+        self.locks: dict[str, tuple[str, int]] = {}
         self.sessions: dict[str, int] = {}  # of the workers whose key exists
         self.swept_at: int | None = None
         self.hold_ms = 0
@@ -47,6 +53,8 @@ class Shard:
     def stream_of(self, job: Job) -> Stream:
         """The stream that the job's entry names."""
         assert job.entry is not None
+        if job.entry[0] == "t":
+            return self.turns.setdefault((job.lane, job.request.tenant), Stream())
         return self.streams[job.lane, job.entry[0]]
 
     def standing(self, job: Job) -> bool:
@@ -59,7 +67,7 @@ class Shard:
             return carried
         if job.entry is not None and self.standing(job):
             return self.stream_of(job).entries[job.entry[1]][1]
-        return job.request.envelope if job.parked else b""
+        return job.request.envelope if job.parked or job.gate else b""
 
     def overruled(self, job: Job, due: int) -> str:
         """The code that wins over anything but a success: the cancel flag, or the deadline at `due` (D9)."""
@@ -96,6 +104,11 @@ class Shard:
         """To the lane's ready stream, or to quarantine with strikes (D22)."""
         job.entry = ("q" if job.strikes else "r", "")
         job.parked = False
+
+    def hold_up(self, job: Job) -> None:
+        """A gate stopped it: it waits there, or was let in again at once; its record says which."""
+        self.drop_entry(job)
+        job.entry = ("?", "")
 
     def park(self, job: Job, due: int) -> None:
         """To the schedule, the envelope to the body (D8)."""
@@ -134,10 +147,11 @@ class Shard:
     def _leave(self, job: Job) -> None:
         if job.deadline is not None:
             self.deadlines.pop(job.id, None)
-        if job.entry is None:
+        if job.entry is None and not job.gate:
             self.schedule.pop(job.id, None)
         self.drop_entry(job)
         job.parked = False
+        job.gate, job.grants = "", ()
         if job.awaited:
             self.wakes[job.id] = self.wakes.get(job.id, 0) + job.awaited
             job.awaited = 0

@@ -16,7 +16,9 @@ from streamworker.store import lua
 from streamworker.store.connection import Argument
 from streamworker.store.keys import GROUP, Keys
 from streamworker.store.scripts import Call
+from tests.model import letting_in
 from tests.model.comparing import adopt, differences
+from tests.model.gates import Before
 from tests.model.history import History
 from tests.model.seen import LOOK, Seen, parse
 from tests.model.shard import KINDS, Shard
@@ -99,6 +101,8 @@ class Bench:
         self.model = Shard(LANES, now=START, lease_ms=LEASE)
         self.history = History()
         self.seen = Seen()
+        #: How gates stood at the last comparison; None: nothing was called since.
+        self.before: Before | None = None
         self._folder = folder
         self._prefix = f"{self.keys.tag}:"
 
@@ -111,6 +115,8 @@ class Bench:
 
         `seen` has what it left behind, unless that is left to the `look` after the next call.
         """
+        if self.before is None:  # since the last comparison
+            self.before = Before.of(self.model.jobs, self.seen.kept.zsets)
         script = call.script if self._folder is None else compose(self._folder, call.script.name)
         command = ("EVAL", script.text, 1, self.keys.tag, *call.argv)
         (reply,) = self._look_after(command) if look else self.wire.send(command)
@@ -135,6 +141,8 @@ class Bench:
     def pass_time(self, ms: int) -> None:
         """For the clock, and for the idle times of what is pending, which never fall."""
         self.model.now += ms
+        if ms < 0:
+            self.model.gates.clock_was_put_back(self.model.now)
         if ms > 0 and any(stream.pending for stream in self.model.streams.values()):
             streams = [self.keys.stream(lane, kind) for lane in LANES for kind in KINDS]
             (reply,) = self.wire.send(("EVAL", AGE, len(streams), *streams, ms, TICK))
@@ -147,6 +155,9 @@ class Bench:
             wrong.append(f"reply: expected {expected}, found {reply}")
         wrong += adopt(self.model, self.seen)
         wrong += differences(self.model, self.seen)
+        if self.before is not None:
+            wrong += letting_in.wrong(self.model, self.before, self.seen)
+            self.before = None
         assert not wrong, "\n".join(["", *wrong])
         self.model.moves.clear()
         self.seen.lines.clear()

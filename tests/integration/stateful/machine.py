@@ -32,8 +32,9 @@ LIVENESS = 3_600_000
 #: Of the tasks that the sweeper knows.
 POLICY = Policy.schedule("5s", "10s", "20s", unknown=("10s", "20s"))
 #: Rounds of half a lease in which a fair run must end everything: the hold after an outage, a lease that was
-#: clamped to two, one more for a swept entry, and time for what was promoted last.
-FAIR_ROUNDS = 20
+#: clamped to two, one more for a swept entry, and time for what was promoted last; and a second for each job
+#: that waits for a token.
+FAIR_ROUNDS = 60
 
 #: Picks a worker, job or claim by `nth`.
 some = st.integers(0, 9)
@@ -99,7 +100,7 @@ class Protocol(RuleBasedStateMachine):
         self.sound = True
 
     def _leads_on(self, job: Job) -> bool:
-        if job.over or job.id in self.damaged or self.model.standing(job):
+        if job.over or job.id in self.damaged or job.gate or self.model.standing(job):
             return True
         return job.waiting and job.parked and job.id in self.model.schedule
 
@@ -139,7 +140,7 @@ class Protocol(RuleBasedStateMachine):
             },
             fences={claim.job_id: claim.fence for claim in claims},
         )
-        if predicted.verdict == "OK" and not (predicted.left_alone or asked.rows):
+        if predicted.verdict != "NOSESSION" and not (predicted.left_alone or asked.rows):
             self._nothing_left(room)
         expected = (predicted.verdict, sorted(predicted.claims, key=_by_job), settled)
         found = sorted((replace(claim, age_ms=0) for claim in claims), key=_by_job)
@@ -217,6 +218,7 @@ class Protocol(RuleBasedStateMachine):
     def keep(self, keeper: str, *, known: bool) -> None:
         """One tick of a keeper: what is due, what is dead, what is nowhere."""
         self.promote(keeper, 500)
+        self.wake(keeper, 100)
         dead = self.sweep(
             keeper, LANES[0], "a"
         )  # even if nothing is pending: a keeper that sweeps is no outage
@@ -258,6 +260,31 @@ class Protocol(RuleBasedStateMachine):
         promoted, expired, nearest, _ = self.run(call)
         reply = (promoted, expired, int(nearest) if nearest else None)
         self.confirm(keeping.promote(self.model, limit), reply)
+
+    def wake(self, keeper: str, limit: int) -> None:
+        """Serve the timers of gates: who is let in is told by the records."""
+        due = [at for at in self.bench.seen.kept.zsets.get("timers", {}).values() if at <= self.model.now]
+        call = scripts.wake(clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, limit=limit)
+        served, _ = self.run(call)
+        self.confirm(min(limit, len(due)), served)
+
+    def tune(self, verb: str, name: str, value: str = "") -> None:
+        """What operators change: pauses and limits."""
+        call = scripts.tune(
+            clock=self.bench.clock, actor="operator", retention_ms=RETENTION, rows=(verb, name, value, "-")
+        )
+        (reply,) = texts(self.run(call))
+        gates, now = self.model.gates, self.model.now
+        match verb:
+            case "pause":
+                expected = gates.pause(name, now, int(value or 0))
+            case "resume":
+                expected = gates.resume(name, now, int(value))
+            case "limit":
+                expected = gates.limit(name, value)
+            case _:
+                expected = gates.reset(name)
+        self.confirm(expected, reply)
 
     def resync(self, hand: Hand) -> None:
         """A new connection: a new session, and what is ours and not held is offered (D5)."""
@@ -302,7 +329,7 @@ class Protocol(RuleBasedStateMachine):
     def hear(self, hand: Hand, asked: Asked, reply: tuple[str, list[Claim], list[str]]) -> None:
         """The reply reached the worker."""
         verdict, claims, replies = reply
-        hand.broken = verdict != "OK"
+        hand.broken = verdict == "NOSESSION"
         for row, _ in zip(asked.rows, replies, strict=True):
             for held in [one for one in hand.held if one.row is row]:
                 hand.let_go(held)
@@ -319,6 +346,8 @@ class Protocol(RuleBasedStateMachine):
 
     def _fair_run(self) -> None:
         """Without further faults, everything that was accepted comes to an end, and nothing stays behind."""
+        for scope in list(self.model.gates.pauses):
+            self.tune("resume", scope, "0")
         for _ in range(FAIR_ROUNDS):
             for hand in self.hands:
                 self._work(hand)
@@ -332,11 +361,15 @@ class Protocol(RuleBasedStateMachine):
         assert all(lives[job_id].status == job.status for job_id, job in self.model.accepted.items())
         assert not self.bench.seen.schedule
         assert not self.bench.seen.deadlines
+        assert not self.bench.seen.kept.zsets, f"gates are not empty: {self.bench.seen.kept.zsets}"
+        assert not self.bench.seen.kept.hashes, f"somebody is counted: {self.bench.seen.kept.hashes}"
         assert not any(one.entries or one.pending for one in self.bench.seen.streams.values())
 
     def _pause(self) -> int:
         """Half a lease, so that the keeper's sweeps are no outage; longer if all wait for their time."""
         streams = self.model.streams.values()
+        if any(job.gate.startswith("rate:") for job in self.model.jobs.values()):
+            return 1000
         if any(stream.entries or stream.pending for stream in streams) or not self.model.schedule:
             return LEASE // 2
         return max(LEASE // 2, min(self.model.schedule.values()) - self.model.now)
@@ -359,7 +392,10 @@ class Protocol(RuleBasedStateMachine):
 
     def _finished(self) -> bool:
         streams = self.model.streams.values()
-        places = (self.model.schedule, self.model.deadlines, *(one.entries or one.pending for one in streams))
+        places = (
+            *(self.model.schedule, self.model.deadlines, self.bench.seen.kept.zsets, self.model.gates.pauses),
+            *(one.entries or one.pending for one in streams),
+        )
         return not self._open() and not any(places)
 
 

@@ -14,6 +14,18 @@ from tests.integration.stateful.machine import RETENTION, Protocol, nth, some, t
 from tests.model import operating, producing
 from tests.model.job import Request
 
+#: What jobs pass, as it travels: each kind, and several of them.
+GATES = (
+    "0 entity:e:1",
+    "0 entity:e:2|strict",
+    "0 concurrency:c|1",
+    "0 concurrency:d|2",
+    "0 rate:r|1,1000,1",
+    "0 pause:dependency:x",
+    "0 rate:r|1,1000,1 entity:e:1 concurrency:c|1",
+    "0 pause:dependency:x entity:e:2|strict concurrency:c|1 concurrency:d|2",
+)
+
 requests = st.builds(
     Request,
     job_id=st.just(""),
@@ -23,6 +35,9 @@ requests = st.builds(
     delay_ms=st.sampled_from((0, 0, 0, 0, 0, 0, 5_000, 40_000)),
     deadline_ms=st.sampled_from((0, 0, 0, 20_000)),
     max_starts=st.sampled_from((20, 20, 1)),
+    task=st.sampled_from(("add", "add", "mail")),
+    tenant=st.sampled_from(("", "", "acme")),
+    gates=st.sampled_from(("", "", "0", "0", "1")),  # which of those of the example
 )
 
 
@@ -37,6 +52,8 @@ def new_job(request: Request) -> scripts.NewJob:
         delay_ms=request.delay_ms,
         deadline_ms=request.deadline_ms,
         max_starts=request.max_starts,
+        tenant=request.tenant,
+        gates=request.gates,
     )
 
 
@@ -46,11 +63,20 @@ class Producers(Protocol):
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[Request] = []
+        #: What the jobs of this example pass: few kinds, so that they meet.
+        self.gates: list[str] = list(GATES[:1])
 
     def arrive(self, batch: list[Request], again: Sequence[Request] = ()) -> None:
         """Enqueue new requests under their names, and some of before."""
         first = len(self.requests) + 1
-        named = [replace(request, job_id=f"j{first + i}") for i, request in enumerate(batch)]
+        named = [
+            replace(
+                request,
+                job_id=f"j{first + i}",
+                gates=nth(self.gates, int(request.gates)) if request.gates else "",
+            )
+            for i, request in enumerate(batch)
+        ]
         self.requests += named
         self._send_requests([*named, *again])
 

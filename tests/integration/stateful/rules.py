@@ -11,24 +11,32 @@ from hypothesis.stateful import initialize
 
 from tests.integration.stateful.bench import LANES, LEASE
 from tests.integration.stateful.damage import Damage
+from tests.integration.stateful.gates import GateMoves
 from tests.integration.stateful.keepers import Keepers
-from tests.integration.stateful.producers import Operators, requests
+from tests.integration.stateful.producers import GATES, Operators, requests
 from tests.model.job import Request
 
 
-class QueueMachine(Operators, Keepers, Damage):
+class QueueMachine(Operators, Keepers, Damage, GateMoves):
     """A shard with producers, two workers, a keeper, an operator, and what can go wrong."""
 
     @initialize(
-        batch=st.lists(requests, min_size=2, max_size=6), taken=st.integers(0, 3), swept=st.booleans()
+        batch=st.lists(requests, min_size=2, max_size=6),
+        gates=st.lists(st.sampled_from(GATES), min_size=2, max_size=2),
+        taken=st.integers(0, 3),
+        swept=st.booleans(),
     )
-    def start(self, batch: list[Request], taken: int, swept: bool) -> None:
-        """`taken`: jobs that the first worker has already. `swept`: a keeper was at work before."""
+    def start(self, batch: list[Request], gates: list[str], taken: int, swept: bool) -> None:
+        """`gates`: what jobs pass here, the first of them a small crowd at once.
+
+        `taken`: jobs that the first worker has already. `swept`: a keeper was at work before.
+        """
+        self.gates = gates
         for _ in range(2):
             self.worker_starts()
         if swept:
             self.pass_time_swept(LEASE, [])
-        self.arrive(batch)
+        self.arrive([*batch, *[Request("", LANES[taken % 2], gates="0")] * (1 + taken)])
         if taken:
             asked = self.ask(self.hands[0], LANES, taken)
             self.hear(self.hands[0], asked, self.exchange(asked))
