@@ -12,6 +12,7 @@ from streamworker.cli import (
     dlq,
     doctor,
     enqueue,
+    exporter,
     gates,
     jobs,
     lanes,
@@ -68,6 +69,7 @@ app.command("resume")(tune.resume)
 app.command("throttle")(overload.throttle)
 app.command("drain")(overload.drain)
 app.command("doctor")(doctor.doctor)
+app.command("exporter")(exporter.exporter)
 app.command("demo")(demo.demo)
 app.add_typer(mirror.app, name="mirror")
 app.add_typer(lua.app, name="lua")

@@ -1,0 +1,73 @@
+"""`streamworker exporter`: what Redis knows, for Prometheus, where no worker has an endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+from streamworker.cli.options import AppName, MetricsHost, MetricsPort, RedisUrl, settings_of
+from streamworker.cli.output import say
+from streamworker.settings import Settings
+
+#: Where it listens unless it is told.
+PORT = 9108
+
+
+def exporter(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
+) -> None:
+    """Tell Prometheus what Redis knows of an app, until SIGTERM or Ctrl-C.
+
+    For those who want it apart from the workers: of those with an endpoint, one does the same. It has
+    /metrics, /healthz, and /readyz, which is 503 when Redis could not be read for a while. The port is 9108
+    unless it is given.
+    """
+    from streamworker.settings import read_endpoint
+
+    endpoint = read_endpoint(PORT if metrics_port is None else metrics_port, metrics_host)
+    assert endpoint is not None
+    asyncio.run(_serve(settings_of(app, redis_url), endpoint.host, endpoint.port))
+
+
+async def _serve(settings: Settings, host: str, port: int) -> None:
+    from streamworker.settings import read_expected_workers
+    from streamworker.telemetry.catalogue import Scope
+    from streamworker.telemetry.cluster import ClusterNumbers
+    from streamworker.telemetry.exposition import CONTENT_TYPE, Page
+    from streamworker.telemetry.http import Address, Answer, HttpServer, json_answer
+    from streamworker.telemetry.labels import Codes
+    from streamworker.worker.watcher import Watcher
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    numbers = ClusterNumbers(codes=Codes(), expected=read_expected_workers())
+    page = Page({Scope.CLUSTER: numbers})
+    name = f"exporter-{socket.gethostname()}-{os.getpid()}"
+    watcher = Watcher(settings, name, numbers, always=True)
+
+    async def healthz() -> Answer:
+        return json_answer(True, {"status": "ok"})
+
+    async def readyz() -> Answer:
+        ready = numbers.snapshot is not None
+        return json_answer(ready, {"status": "ready" if ready else "not ready"})
+
+    async def metrics() -> Answer:
+        return Answer(200, page.text(), CONTENT_TYPE)
+
+    server = HttpServer({"/healthz": healthz, "/readyz": readyz, "/metrics": metrics})
+    bound = await server.open(Address(host, port))
+    say(f"exporter: /healthz, /readyz and /metrics on {host}:{bound}")
+    watching = asyncio.create_task(watcher.run())
+    try:
+        await stop.wait()
+    finally:
+        watching.cancel()
+        await watcher.close()
+        await server.close()
