@@ -1,0 +1,1 @@
+"""What dashboards and Grafana's alerts are made from: `python -m grafana.source` writes them anew."""
