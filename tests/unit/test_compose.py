@@ -40,9 +40,11 @@ def test_redis_keeps_its_data_and_evicts_nothing(services: dict[str, Any]) -> No
 
 
 def test_the_worker_waits_until_both_servers_are_healthy(services: dict[str, Any]) -> None:
-    for name in ("redis", "postgres"):
+    for name, waiting in (("redis", "worker"), ("postgres", "migrate")):
         assert services[name]["healthcheck"]["test"][0] == "CMD"
-        assert services["worker"]["depends_on"][name] == {"condition": "service_healthy"}
+        assert services[waiting]["depends_on"][name] == {"condition": "service_healthy"}
+    migrated = {"condition": "service_completed_successfully"}
+    assert services["worker"]["depends_on"]["migrate"] == migrated
 
 
 def test_nothing_listens_beyond_loopback(services: dict[str, Any]) -> None:
