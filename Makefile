@@ -17,11 +17,11 @@ SCALE ?= 10
 SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos mutants soak soak-rounds soak-simulation soak-model \
-    soak-mirror clean
+.PHONY: help venv demo test lint format bench chaos dashboards mutants soak soak-rounds \
+    soak-simulation soak-model soak-mirror clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 venv: $(VENV)/.installed ## Make or update the virtualenv with the pinned versions
 
@@ -68,6 +68,9 @@ bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="s
 
 chaos: venv ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
 	$(PY) -m tests.chaos --jobs $(JOBS) $(ARGS)
+
+dashboards: venv ## Write grafana/ anew from what it is made of
+	$(PY) -m grafana.source
 
 mutants: venv ## Break one guard of the scripts after the other, and see who notices: ARGS="recover --by simulation"
 	$(PY) -m tests.mutants $(ARGS)
