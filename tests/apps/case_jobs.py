@@ -48,9 +48,18 @@ async def hold_once(ctx: Context) -> int:
 @app.task(retry=SHORT, entity="order:{order}")
 async def serial(ctx: Context, order: int) -> int:
     """One of its order at a time."""
-    with journaled(ctx):
+    with journaled(ctx, f"entity:order:{order}"):
         await released()
         return ctx.fence
+
+
+@app.task(retry=SHORT, timeout="60s")
+async def locked(ctx: Context, order: int, ttl: float) -> int:
+    """Lock its order, and only then begin; the lock's token."""
+    async with ctx.lock(f"order:{order}", ttl=ttl, wait=20) as lock:
+        with journaled(ctx):
+            await released()
+            return lock.token
 
 
 @app.task(retry=SHORT)
