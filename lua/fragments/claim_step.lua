@@ -7,6 +7,9 @@
 -- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
 -- lane kind entry age past_deadline unknown_age, the last three in ms relative to now, or '-'; then its gates, or
 -- the word `bury`: look for its committed effect, and settle (D14).
+-- The kind is a capital letter if the job was retry_scheduled.
+-- The verdict is NOSESSION, or OK and words: a lane that is paused, or `lane=result=count` of entries that led
+-- nowhere (missing, final, conflict, bad_record).
 local MAX_STARTS = 20
 local TIMERS_SERVED = 4                  -- timers that a call serves on its way
 local LEAVE = 64                         -- entries of one call that may be looked at and not taken
@@ -46,7 +49,7 @@ end
 
 local function source_of(lane, kind, stream, offered) -- where entries come from, and the plan's row for them
   return { lane = lane, stream = stream, row = rows[lane .. kind], offered = offered, prefix = kind .. ':',
-    words = ' ' .. lane .. ' ' .. kind .. ' ' }
+    words = ' ' .. lane .. ' ' .. kind .. ' ', retried = ' ' .. lane .. ' ' .. string.upper(kind) .. ' ' }
 end
 
 local function has_slot(row)
@@ -55,13 +58,14 @@ local function has_slot(row)
   return left > 0 and row and (row.free > 0 or shared_left > 0)
 end
 
-local function grant_claim(rec, from, entry, env)
+local function grant_claim(rec, from, entry, env, was)
   if from.offered then                   -- a sweep may have taken it over: it is pending for its holder again
     redis.pcall('XCLAIM', from.stream, 'workers', worker, 0, entry, 'JUSTID')  -- the group may be gone (R9)
   end
   local row, n = from.row, #claims
   if row.most then row.most = row.most - 1 end
-  claims[n + 1] = rec.token .. from.words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
+  local words = was == 'retry_scheduled' and from.retried or from.words
+  claims[n + 1] = rec.token .. words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
     .. since(rec.ut) .. (rec.bu and ' bury' or rec.ga and ' ' .. rec.ga or '')
   claims[n + 2] = rec.id
   claims[n + 3] = env
@@ -104,10 +108,11 @@ local function take_waiting(rec, from, entry, env)
     end
     rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
   end
+  local was = rec.status
   new_claim(rec)
   put(rec, 'ow', holding)
   if burial then transition(rec, 'claimed', 'burial') else transition(rec, 'claimed', 'claimed') end
-  grant_claim(rec, from, entry, env)
+  grant_claim(rec, from, entry, env, was)
 end
 
 local function take_held(rec, from, entry, env)
@@ -246,6 +251,7 @@ local function claim_jobs()              -- D5: without this session, a late cal
       if row.most and row.most <= 0 then verdict = verdict .. ' ' .. row.lane .. (row.ramps and '~' or '') end
     end
   end
+  for what, count in pairs(refused or {}) do verdict = verdict .. ' ' .. what .. '=' .. text_of[count] end
   if gates then gates.wake(TIMERS_SERVED) end            -- so a busy fleet needs no scheduler
   return verdict
 end

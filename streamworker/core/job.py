@@ -87,6 +87,7 @@ class Claim:
     envelope: bytes
     gates: str = ""  # what it passed, as it stands in the record
     bury: bool = False  # not to be run: look for its committed effect, and settle (D14)
+    retried: bool = False  # it was retry_scheduled, else queued
 
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
@@ -101,7 +102,7 @@ class Claim:
             int(strikes),
             int(epoch),
             lane,
-            kind,
+            kind.lower(),
             entry,
             0 if age == "-" else int(age),
             None if past == "-" else -int(past),
@@ -109,6 +110,7 @@ class Claim:
             envelope,
             gates[0] if gates and gates != [_BURY] else "",
             gates == [_BURY],
+            kind.isupper(),
         )
 
 

@@ -381,3 +381,25 @@ def test_a_record_that_cannot_be_read_becomes_a_dead_letter_and_blocks_nobody(
     assert "key:add::k" not in after.strings
     assert shard.stats()["claims:bad_record"] == 1
     assert shard.claim() == []
+
+
+def test_a_claim_says_whether_the_job_was_retried(shard: Shard) -> None:
+    shard.put("j")
+    (first,) = shard.claim("w1")
+    shard.settle(first, Retry(0, ErrorClass.TRANSIENT, "timeout", "late"))
+
+    (second,) = shard.claim("w1")
+
+    assert (first.retried, first.kind) == (False, "a")
+    assert (second.retried, second.kind) == (True, "r")
+
+
+def test_a_claim_says_which_entries_led_nowhere(shard: Shard) -> None:
+    shard.put("j")
+    shard.session("w1")
+    shard.redis("XADD", shard.keys.stream("normal"), "*", "id", "gone", "env", "{}")
+
+    verdict, claims = shard.send(shard.claim_call("w1"))
+
+    assert verdict == b"OK normal=missing=1"
+    assert len(claims) == 3
