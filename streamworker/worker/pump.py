@@ -35,6 +35,8 @@ log = logging.getLogger("streamworker.worker")
 FLIGHTS = 2
 #: Seconds after which a lane that was paused is asked for again.
 PAUSED_LOOK = 0.5
+#: The same for a lane that opens by a ramp and has given its share: finer, so that its starts are even.
+RAMP_LOOK = 0.1
 #: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
 REFUSALS = 3
 
@@ -356,8 +358,9 @@ class Pump:
             self._resync()
             return
         if paused:
-            self._planner.pause(paused)
-            self._loop.call_later(PAUSED_LOOK, self._ask_paused)
+            opening = [lane for lane in paused if lane.endswith("~")]
+            self._planner.pause([lane.removesuffix("~") for lane in paused])
+            self._loop.call_later(RAMP_LOOK if opening else PAUSED_LOOK, self._ask_paused)
         begun: list[Running] = []
         taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
         self._accepting = True  # what ends at once is collected, and sent when all are begun
