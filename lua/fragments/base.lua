@@ -11,7 +11,7 @@ local FENCE, SWEEP, POLICIES = tag .. ':fence', tag .. ':sweep', tag .. ':polici
 local SUFFIX = { a = '', r = ':ready', q = ':quarantine', b = ':backlog' }
 local CHUNK = 500                        -- `unpack` of 8,000 fails (R33)
 
-local format, match, sub = string.format, string.match, string.sub
+local format, match, sub, find = string.format, string.match, string.sub, string.find
 local now                                -- TIME is read once per script (R36)
 if clock == '' then
   local time = redis.call('TIME')

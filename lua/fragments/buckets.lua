@@ -45,8 +45,8 @@ local function tokens_left(gate, word)   -- whole tokens that nobody was promise
 end
 
 local function take_token(gate, word)
-  local level, _, period = fill(gate, word)
-  gate.level, gate.rewrite = level - period, true
+  if gate.filled ~= word then fill(gate, word) end
+  gate.level, gate.rewrite = gate.level - word.period, true
 end
 
 local function opens_at(gate, word)      -- when the next token is there that nobody was promised

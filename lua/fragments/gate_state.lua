@@ -31,7 +31,8 @@ local function gates_of(rec)             -- the words of the record's list
   list = {}
   for word in string.gmatch(text, ' (%S+)') do           -- the first word is a number
     local name, figures, limit = match(word, '^([^|]+)|?([^|]*)|?(.*)$')
-    list[#list + 1] = { name = name, kind = kind_of(name), figures = figures, limit = limit }
+    local kind = kind_of(name)
+    list[#list + 1] = { name = name, kind = kind, lock = LOCK[kind], figures = figures, limit = limit }
   end
   lists[text] = list
   return list
@@ -54,6 +55,8 @@ local function word_of(rec, name)
   return nil
 end
 
+-- `spare`: so many more pass in this call without a second look, by the figures of `spare_for`, since there is room
+-- and nobody waits.
 local function gate_of(name)
   local gate = by_name[name]
   if gate then return gate end
@@ -96,7 +99,7 @@ local function count_waiter(gate, lane, by)
   local waits = waits_of(gate)
   waits[lane] = math.max(0, (waits[lane] or 0) + by)
   gate.total = math.max(0, gate.total + by)
-  gate.recount = true
+  gate.recount, gate.spare_for = true, nil
 end
 
 local function drop_holder(gate, id)
@@ -146,6 +149,7 @@ local function line_up(rec)              -- behind all others
 end
 
 local pauses                             -- scope -> what holds it up, read once
+local calm                               -- whether there is nothing
 local pauses_changed = false
 
 local function paused(scope)
@@ -156,13 +160,14 @@ local function paused(scope)
       pauses[name] = { state = state, till = tonumber(till), more = more, waiting = tonumber(waiting),
         length = tonumber(length) }
     end
+    calm = next(pauses) == nil
   end
   return pauses[scope]
 end
 
 local function something_is_paused()
-  paused('')
-  return next(pauses) ~= nil
+  if calm == nil then paused('') end
+  return not calm
 end
 
 -- state `paused`: shut until `till`, or for ever if that is 0; `ramp`: open, and who waited is in by `till`, see
@@ -171,7 +176,7 @@ end
 local function set_pause(scope, state, till, more, waiting, length)
   paused(scope)
   pauses[scope] = state and { state = state, till = till, more = more, waiting = waiting, length = length } or nil
-  pauses_changed = true
+  pauses_changed, calm = true, next(pauses) == nil
 end
 
 local breakers                           -- what is known of breakers, once one of them matters

@@ -2,7 +2,7 @@
 --
 -- A job passes a gate that it was granted, or that has room while nobody with an earlier place waits there,
 -- or whose unclaimed grant to a later place it takes over (D12).
-local victims = {}                       -- gate name -> who loses its grant to the job that is looked at
+local victims                            -- gate name -> who loses its grant to the job that is looked at
 
 local function drop_false_holders(gate)  -- the longest holders are checked against their records (D13)
   for _, ends in ipairs({ { 'ZRANGEBYSCORE', '0', '+inf' }, { 'ZREVRANGEBYSCORE', '(0', '-inf' } }) do
@@ -21,6 +21,7 @@ local function may_take_over(gate, rec)  -- an unclaimed grant of a later place
   for _, id in ipairs(latest) do
     local other = gate.change[id] == nil and load(id)
     if other and stream_of(other) and is_granted(other, gate.name) and envelope(other) then
+      victims = victims or {}
       victims[gate.name] = other
       return true
     end
@@ -40,8 +41,10 @@ local function is_open(gate, word, rec)
     if word.kind ~= 'rate' then drop_false_holders(gate) end
     left = room(gate, word)
   end
-  if left >= 1 then return not someone_earlier(gate, rec) end
-  return may_take_over(gate, rec)
+  if left < 1 then return may_take_over(gate, rec) end
+  if someone_earlier(gate, rec) then return false end
+  if gate.total == 0 then gate.spare, gate.spare_for = left, word end
+  return true
 end
 
 local function stops(rec, scope)
@@ -57,6 +60,12 @@ local function breaks(word, rec)         -- a breaker that is not closed: few ma
   return one.state == 'open' or someone_earlier(gate, rec)
 end
 
+local function is_shut(word, rec)
+  if word.kind == 'pause' then return something_is_paused() and stops(rec, sub(word.name, 7)) end
+  if word.kind == 'breaker' then return (breakers or tripped()) and breaks(word, rec) end
+  return not is_open(gate_at(word), word, rec)
+end
+
 local function first_shut(rec)           -- the first gate that it cannot pass now, or nil
   if something_is_paused() then
     if stops(rec, 'task:' .. rec.ta) then return gate_of('pause:task:' .. rec.ta) end
@@ -65,13 +74,8 @@ local function first_shut(rec)           -- the first gate that it cannot pass n
   local list = gates_of(rec)
   for i = 1, #list do
     local word = list[i]
-    if word.kind == 'pause' then
-      if something_is_paused() and stops(rec, sub(word.name, 7)) then return gate_of(word.name) end
-    elseif word.kind == 'breaker' then
-      if (breakers or tripped()) and breaks(word, rec) then return gate_at(word) end
-    elseif not is_open(gate_at(word), word, rec) then
-      return gate_at(word)
-    end
+    local gate = word.gate
+    if not (gate and gate.spare_for == word and gate.spare > 0) and is_shut(word, rec) then return gate_at(word) end
   end
   return nil
 end
@@ -125,18 +129,19 @@ local function enter(rec)                -- holds everything from now on; a rate
   local list = gates_of(rec)
   for i = 1, #list do
     local word = list[i]
-    local victim = victims[word.name]
+    local gate, victim = word.gate, victims and victims[word.name]
     if victim then lose(victim, word) end                -- at once, so that nobody overtakes it
     if word.kind == 'rate' then
-      if granted and is_granted(rec, word.name) then drop_holder(word.gate, rec.id) end
-      take_token(word.gate, word)
-    elseif LOCK[word.kind] then
+      if granted and is_granted(rec, word.name) then drop_holder(gate, rec.id) end
+      take_token(gate, word)
+    elseif word.lock then
       if word.kind == 'entity' then place_of(rec) end      -- a retry comes back to this place (D16)
-      if granted and is_granted(rec, word.name) then word.gate.change[rec.id] = now_text
-      else add_holder(word.gate, rec.id, now_text) end
+      if granted and is_granted(rec, word.name) then gate.change[rec.id] = now_text
+      else add_holder(gate, rec.id, now_text) end
     elseif word.kind == 'breaker' and (granted or breakers) then
       tries = tries .. try(rec, gate_at(word), granted and is_granted(rec, word.name))
     end
+    if gate and gate.spare then gate.spare = gate.spare - 1 end
   end
   if granted then timers['grant:' .. rec.id] = false end
   if granted or tries ~= '' then put(rec, 'hg', tries ~= '' and ' ' .. tries or '') end
@@ -162,7 +167,7 @@ local function arrive(row)               -- a new job has its entity at once, or
 end
 
 local function pass(rec, env)            -- true: it may be claimed; false: it is parked
-  if next(victims) then victims = {} end
+  victims = nil
   local gate = first_shut(rec)
   if gate then wait_at(rec, env, gate) else enter(rec) end
   return not gate
@@ -186,10 +191,9 @@ local function leave(rec)                -- a waiting job that ends: its place a
   end
 end
 
--- Whether a job whose claim ends keeps this lock: its entity, if that is strict, or if the job goes to its stream
--- at once, as after a crash, and nobody was before it.
+-- Whether a job whose claim ends keeps its entity: if that is strict, or if the job goes to its stream at
+-- once, as after a crash, and nobody was before it.
 local function stays(word, rec, at_once)
-  if word.kind ~= 'entity' then return false end
   return figures_of(word) == 'strict' or at_once and not someone_earlier(word.gate, rec)
 end
 
@@ -197,9 +201,9 @@ local function free(rec, at_once)        -- a claim ends, and its locks are free
   local list, kept = gates_of(rec), ''
   for i = 1, #list do
     local word = list[i]
-    if LOCK[word.kind] then
+    if word.lock then
       local gate = gate_at(word)
-      if stays(word, rec, at_once) then
+      if word.kind == 'entity' and stays(word, rec, at_once) then
         gate.change[rec.id] = format('%d', -place_of(rec))
         kept = ' ' .. word.name .. ' '
         if figures_of(word) ~= 'strict' then timers['grant:' .. rec.id] = 'inf' end

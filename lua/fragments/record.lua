@@ -13,8 +13,8 @@ local HELD, WAITING = { claimed = 'in_flight:', processing = 'in_flight:' }, {}
 WAITING.queued = { a = 'queued:', r = 'queued:', q = 'queued:', t = 'turned:', g = 'parked:', b = 'backlog:',
   ['-'] = 'scheduled:' }
 WAITING.retry_scheduled = WAITING.queued
-local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$'
-local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)(.*)$'
+local FIRST_LINE = '^(%l[%l_]+ %d+ %d+ %d+ %d+ %d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+)()'
+local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)()'
 local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
@@ -49,12 +49,12 @@ local function token_of(rec)
 end
 
 local function read_lines(rec, lines_text)
-  local name, value = match(lines_text, ONE_LINE)
-  if name then
-    rec[name] = value
-    return
-  end
-  for name, value in string.gmatch(lines_text, '\n(%l%l)=([^\n]*)') do rec[name] = value end
+  local at = 1                           -- patterns would look at each letter of the long lines
+  repeat
+    local stop = find(lines_text, '\n', at + 1, true)
+    rec[sub(lines_text, at + 1, at + 2)] = sub(lines_text, at + 4, (stop or 0) - 1)
+    at = stop
+  until not stop
 end
 
 local function preload(ids)              -- what `load` takes with each id: one read for up to 500 of them
@@ -73,12 +73,13 @@ local function load(id, raw)             -- nil: not read yet; false: there is n
     return false
   end
   local counted, fence, lease = NEW, '0', '0'
-  local en, la, ta, at, more = match(raw, NEW_LINE)
+  local en, la, ta, at, rest = match(raw, NEW_LINE)
   if not en then
-    counted, fence, lease, en, la, ta, at, more = match(raw, FIRST_LINE)
+    counted, fence, lease, en, la, ta, at, rest = match(raw, FIRST_LINE)
   end
   if counted then
     local numbers = counters_of(counted)
+    local more = sub(raw, rest)
     local status = numbers[1]
     -- More than 16 fields here: the others then find room without a new table.
     rec = { id = id, status = status, attempt = numbers[2], starts = numbers[3], strikes = numbers[4],

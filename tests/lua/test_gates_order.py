@@ -258,6 +258,35 @@ def test_who_passed_without_waiting_comes_back_before_those_who_came_later(shard
     assert holders(shard, "concurrency:g") == {"a": "granted"}
 
 
+def test_nobody_passes_before_who_waits_although_there_is_room(shard: Shard) -> None:
+    """The limit was raised, and w is not let in yet: only who comes back before it may pass."""
+    fill(shard, "a", gates=ONE)
+    shard.settle(shard.claim_one(), RETRY)
+    fill(shard, "x", "w", gates=ONE)
+    shard.claim()
+    shard.elapse(RETRY.delay_ms)
+    shard.promote()
+    fill(shard, "n", gates=ONE)
+    shard.tune("limit", "concurrency:g", "3")
+
+    assert ids(shard.claim()) == ["a"]
+
+    shard.check("n", place="concurrency:g")
+    assert holders(shard, "concurrency:g") == {"x": "runs", "a": "runs", "w": "granted"}
+
+
+def test_nobody_passes_before_who_was_parked_by_the_same_call(shard: Shard) -> None:
+    """Two tasks see one gate with figures of their own."""
+    wide, narrow = "0 concurrency:u:7|5|concurrency:u@wide", "0 concurrency:u:7|1|concurrency:u@narrow"
+    fill(shard, "a", gates=wide)
+    fill(shard, "b", gates=narrow)
+    fill(shard, "c", gates=wide)
+
+    assert ids(shard.claim()) == ["a"]
+
+    assert waiters(shard, "concurrency:u:7") == ["b", "c"]
+
+
 def test_a_delay_is_no_waiting(shard: Shard) -> None:
     fill(shard, "late", delay_ms=100, gates=ONE)
     shard.elapse(50)
@@ -305,7 +334,7 @@ def test_a_replay_lines_up_when_it_is_replayed(shard: Shard) -> None:
     shard.replay(shard.letter("a"))
     shard.elapse(10)
     fill(shard, "after", gates=ONE)
-    assert shard.claim(plan=plan_of(("normal", 0, 500, 3))) == []  # arrivals first
+    assert shard.claim(limit=1, plan=plan_of(("normal", 0, 1, 3))) == []  # arrivals first
     shard.settle(has, Success())
 
     assert waiters(shard, "concurrency:g") == ["a", "after"]
