@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamworker.app import App
     from streamworker.client import Client, Job
+    from streamworker.core.breaker import Breaker
     from streamworker.core.errors import (
         Cancel,
         ConfigurationError,
@@ -57,6 +58,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "App",
     "BadArguments",
+    "Breaker",
     "Call",
     "Cancel",
     "Client",
@@ -114,6 +116,7 @@ __all__ = [
 _NAMES_OF = {
     "streamworker.app": "App",
     "streamworker.client": "Client Job",
+    "streamworker.core.breaker": "Breaker",
     "streamworker.core.errors": (
         "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected FencedOut "
         "IdempotencyConflict InvalidArgument JobFailed JobMissing JobNotFound LockBusy LockLost "

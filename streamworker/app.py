@@ -24,7 +24,7 @@ from streamworker.core import admission, durations
 from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
-from streamworker.core.gates import declare
+from streamworker.core.gates import breaker_of, declare
 from streamworker.core.lane import BACKLOG, DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
 from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
@@ -348,19 +348,31 @@ class App:
         return {name: task.declaration() for name, task in self.tasks.items()}
 
     def limits(self) -> dict[str, str]:
-        """The figures that its tasks declare, by the name of their limit."""
-        return {
+        """The figures that its tasks declare, by the name of their limit, and those of its breakers."""
+        found = {
             limit: figures
             for task in self.tasks.values()
             if task.gates is not None
             for limit, figures in task.gates.figures().items()
         }
+        for name, dependency in self.dependencies.items():
+            if dependency.breaker is not None:
+                found[breaker_of(name)] = dependency.breaker.figures
+        return found
 
     def bounds(self) -> dict[str, str]:
         """How the backlog is drained and what the lanes take, as the scripts read them."""
         return {
             "drain": admission.drain_figures(self.backlog),
             "admission": admission.rules(self.lanes, self.backlog),
+        }
+
+    def breakers(self) -> dict[str, str]:
+        """The breaker's gate of each dependency that has one."""
+        return {
+            name: breaker_of(name)
+            for name, dependency in self.dependencies.items()
+            if dependency.breaker is not None
         }
 
     def warnings(self) -> list[str]:

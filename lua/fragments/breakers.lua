@@ -34,11 +34,10 @@ local function rules_of(name, word)      -- nil: nobody declares it
 end
 
 local function turn(name, state, more, why)                -- to another state, and into the log
-  local before = known[name]
   local one = more or {}
   one.state, one.since, one.till = state, now, one.till or 0
   one.trips, one.good, one.waiting, one.length = one.trips or 0, 0, one.waiting or 0, one.length or 0
-  one.by, one.reason = one.by or '-', one.reason or '-'
+  one.by, one.reason = one.by or '-', one.reason or why or '-'
   known[name] = one
   changed = true
   counted[name] = false                  -- what was before says nothing of now
@@ -46,7 +45,6 @@ local function turn(name, state, more, why)                -- to another state, 
   gate.touched = true
   timers[name] = one.till > 0 and format('%d', one.till) or false
   if one.by == '-' then audit[#audit + 1] = '- 0 ' .. state .. ' ' .. name .. ' - ' .. why end
-  return before
 end
 
 local function forget(name)                -- closed as if there were none

@@ -37,10 +37,11 @@ def gates(
         say(f"note: no gate of {settings.namespace} is paused, held or waited at")
     else:
         print_table(
-            ["gate", "#holders", "#waiting", "lanes", "opens at"],
+            ["gate", "state", "#holders", "#waiting", "lanes", "opens at"],
             [
                 (
                     row["gate"],
+                    row["state"],
                     row["holders"],
                     sum(row["waiting"].values()),
                     ", ".join(f"{lane} {count}" for lane, count in row["waiting"].items()),
@@ -52,11 +53,12 @@ def gates(
 
 
 def _show(found: dict[str, Any]) -> None:
-    paused = found["paused"]
+    stands = found["paused"] or found["breaker"]
     said = None
-    if paused is not None:
-        ends = f" until {paused['until']}" if paused["until"] else ""
-        said = f"{paused['state']} since {paused['since']}{ends} by {paused['by']}: {paused['reason']}"
+    if stands is not None:
+        ends = f" until {stands['until']}" if stands["until"] else ""
+        by = f" by {stands['by']}" if stands["by"] else ""
+        said = f"{stands['state']} since {stands['since']}{ends}{by}: {stands['reason']}"
     print_facts(
         [
             ("gate", found["gate"]),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from streamworker.cli import (
+    breakers,
     cron,
     demo,
     dlq,
@@ -64,6 +65,7 @@ app.command("route")(route.route)
 app.command("workers")(workers.workers)
 app.command("gates")(gates.gates)
 app.add_typer(tune.limits_app, name="limits")
+app.add_typer(breakers.breakers_app, name="breakers")
 app.command("pause")(tune.pause)
 app.command("resume")(tune.resume)
 app.command("throttle")(overload.throttle)

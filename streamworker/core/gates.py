@@ -57,7 +57,7 @@ class Gate:
 
     `scope` is "task", "tenant", "lane", "dependency:<name>", or a template. `figures` are what the kind
     needs: `tokens,period_ms,burst` of a rate, the holders of a concurrency, `strict` of an entity that is
-    kept through retries, else ''.
+    kept through retries, those of core/breaker.py, else ''.
     """
 
     kind: GateKind
@@ -215,12 +215,19 @@ def dependency_gates(name: str, dependency: Dependency) -> list[Gate]:
     """What a job that uses this dependency passes: always its pause."""
     scope = DEPENDENCY_SCOPE + check_dependency_name(name)
     found = [Gate(GateKind.PAUSE, scope)]
+    if dependency.breaker is not None:
+        found.append(Gate(GateKind.BREAKER, scope, dependency.breaker.figures))
     if dependency.rate is not None:
         figures = rate_figures(dependency.rate, dependency.burst, what=f"dependency {name}")
         found.append(Gate(GateKind.RATE, scope, figures))
     if dependency.concurrency is not None:
         found.append(Gate(GateKind.CONCURRENCY, scope, str(dependency.concurrency)))
     return found
+
+
+def breaker_of(dependency: str) -> str:
+    """The gate's name of a dependency's breaker."""
+    return f"{GateKind.BREAKER}:{DEPENDENCY_SCOPE}{dependency}"
 
 
 def names(line: str) -> list[str]:

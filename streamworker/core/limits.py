@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamworker.core import durations
+from streamworker.core.breaker import Breaker
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, DurationError
 
@@ -18,6 +19,8 @@ MAX_FIGURE = 1_000_000
 #: How the scope of a dependency's own gates begins.
 DEPENDENCY_SCOPE = "dependency:"
 
+#: What a dependency has that says nothing of its breaker.
+_BREAKER = Breaker()
 _RATE = re.compile(r"(\d{1,7})\s*/\s*(\S.*)", re.ASCII)
 _DEPENDENCY = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}", re.ASCII)
 
@@ -66,8 +69,8 @@ class Dependency:
     """A service that tasks call, with what it bears: `Dependency(concurrency=20, rate="100/s", timeout=5)`.
 
     `concurrency` and `rate` are gates that all tasks with `uses=["its name"]` pass. `connect_timeout` and
-    `timeout` are for one call, inside `ctx.dependency("its name")`. Raises ConfigurationError or
-    DurationError.
+    `timeout` are for one call, inside `ctx.dependency("its name")`. `breaker` says when such calls have
+    failed so often that those tasks wait; None: never. Raises ConfigurationError or DurationError.
     """
 
     concurrency: int | None = None
@@ -75,8 +78,13 @@ class Dependency:
     burst: int | None = None
     connect_timeout: Duration = 5.0
     timeout: Duration = 30.0
+    breaker: Breaker | None = _BREAKER
 
     def __post_init__(self) -> None:
+        if self.breaker is not None and not isinstance(self.breaker, Breaker):
+            raise ConfigurationError(
+                f"a dependency's breaker is a Breaker(...), or None, not {self.breaker!r}"
+            )
         if self.concurrency is not None:
             _check_figure("a dependency's concurrency", self.concurrency)
         if self.rate is not None:

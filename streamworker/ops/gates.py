@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamworker.core.breaker import Standing
 from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import GateKind
 from streamworker.core.job import Record
+from streamworker.ops.breakers import standings
 from streamworker.ops.history import iso
 from streamworker.ops.tune import pauses
 from streamworker.store.queue import Queue
@@ -22,15 +24,17 @@ GATES = 1000
 async def gates(queue: Queue) -> list[dict[str, Any]]:
     """`gates --json`: each gate that is paused, held or waited at, by name, with how many hold it and wait.
 
-    `waiting` is by lane, `opens_at` when a rate's next token comes.
+    `waiting` is by lane, `state` of pauses and breakers, `opens_at` when a rate's next token comes or a
+    breaker's next trial.
     """
     command = queue.caller.command
     waits = {
         name.decode(): _counts(text.decode())
         for name, text in _pairs(await command("HGETALL", queue.keys.waiting))
     }
-    paused = {f"pause:{one.scope}" for one in await pauses(queue)}
-    names = set(waits) | paused | await _held(queue)
+    states: dict[str, str] = {f"pause:{one.scope}": one.state for one in await pauses(queue)}
+    states |= {name: one.state for name, one in (await standings(queue)).items()}
+    names = set(waits) | set(states) | await _held(queue)
     found = []
     for name in sorted(names)[:GATES]:
         due = await command("ZSCORE", queue.keys.timers, name)
@@ -38,6 +42,7 @@ async def gates(queue: Queue) -> list[dict[str, Any]]:
             {
                 "gate": name,
                 "kind": name.partition(":")[0],
+                "state": states.get(name),
                 "holders": await command("ZCARD", queue.keys.gate(name)),
                 "waiting": waits.get(name, {}),
                 "opens_at": iso(int(float(due))) if due not in (None, b"inf") else None,
@@ -72,9 +77,8 @@ async def gate(queue: Queue, name: str) -> dict[str, Any]:
     A holder that is `granted` waits in its lane's ready stream, and nobody has claimed it yet.
     """
     kind, colon, rest = name.partition(":")
-    kinds = [each for each in GateKind if each is not GateKind.BREAKER]  # nothing makes one yet
-    if not colon or not rest or kind not in kinds:
-        known = ", ".join(f"{each}:…" for each in kinds)
+    if not colon or not rest or kind not in list(GateKind):
+        known = ", ".join(f"{each}:…" for each in GateKind)
         raise InvalidArgument("gate", name, f"is none of {known}; `streamworker gates` lists them")
     command = queue.caller.command
     held = _pairs(await command("ZRANGE", queue.keys.gate(name), 0, LISTED - 1, "WITHSCORES"))
@@ -97,6 +101,19 @@ async def gate(queue: Queue, name: str) -> dict[str, Any]:
             for _, lane, job_id in queued[:LISTED]
         ],
         "paused": next((one.json() for one in paused if f"pause:{one.scope}" == name), None),
+        "breaker": _standing((await standings(queue)).get(name)),
+    }
+
+
+def _standing(one: Standing | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {
+        "state": one.state,
+        "since": iso(one.since),
+        "until": iso(one.until),
+        "by": one.by,
+        "reason": one.reason,
     }
 
 

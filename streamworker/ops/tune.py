@@ -155,6 +155,8 @@ async def limits(queue: Queue) -> list[dict[str, Any]]:
     declared, given = {}, {}
     for field, value in known.items():
         kind, _, name = field.decode().partition(":")
+        if name.startswith(f"{GateKind.BREAKER}:"):  # no limit: see ops/breakers.py
+            continue
         if kind == "declared" and ":" in name:
             declared[name] = value.decode()
         elif kind == "limit":

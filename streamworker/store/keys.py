@@ -62,7 +62,7 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("pauses", "string", "none", "tune, wake", "what is paused: scope, state, until, who, since, why"),
     KeySpec("breakers", "string", "none", "exchange, wake, tune",
             "breakers that are not closed: state, since, until, trips, trials, ramp, who, why"),
-    KeySpec("breaker:<dependency>", "string", "two windows", "exchange",
+    KeySpec("breaker:dependency:<name>", "string", "two windows", "exchange",
             "calls of a dependency in the last window: half of it, ok, failed, and the half before"),
     KeySpec("timers", "zset", "none", "claim, settle, wake",
             "when a gate may open or a grant goes back (ms)"),
@@ -188,6 +188,10 @@ class Keys:
     @property
     def breakers(self) -> str:
         return f"{self.tag}:breakers"
+
+    def breaker(self, dependency: str) -> str:
+        """How the calls of a dependency went lately."""
+        return f"{self.tag}:breaker:dependency:{dependency}"
 
     @property
     def timers(self) -> str:

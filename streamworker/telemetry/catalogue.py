@@ -134,7 +134,7 @@ CATALOGUE: tuple[Spec, ...] = (
          {"result": ("ok", "error", "timeout")}),
     Spec("dependency_duration_seconds", _H, _W, ("dependency",),
          "How long those calls took.", buckets=SECONDS),
-    Spec("breaker_state", _G, _W, ("dependency",), "0 closed, 1 half open, 2 open.", pending="breaker"),
+    Spec("breaker_state", _G, _W, ("dependency",), "0 closed, 1 half open, 2 open."),
     Spec("cache_requests", _C, _W, ("cache", "result"), "What a cache answered.", pending="cache"),
     Spec("limiter_decisions", _C, _W, ("limiter", "decision"),
          "What a limit decided.", pending="limiter counts"),

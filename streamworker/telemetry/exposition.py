@@ -17,6 +17,8 @@ from streamworker.telemetry.metrics import Metrics
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: Kinds of errors of Redis that start at 0.
 _ERRORS = ("connection", "timeout", "reply")
+#: Breakers that are not closed, as numbers; one that closes by its ramp lets all pass.
+_BREAKER = {"half_open": 1, "open": 2}
 
 #: Fills what one scope has to tell; called when somebody asks.
 Filler = Callable[[Sheet], None]
@@ -71,6 +73,8 @@ class WorkerNumbers:
             for result, count in calls.results.items():
                 sheet.put("dependency_requests", count, name, result)
             sheet.spread("dependency_duration_seconds", calls.duration, name)
+        for name, state in self._metrics.status.breakers.items():
+            sheet.put("breaker_state", _BREAKER.get(state, 0), name)
         for name, lock in list(self._metrics.locks.items()):
             for result, count in lock.results.items():
                 sheet.put("lock_acquires", count, name, result)

@@ -26,6 +26,7 @@ class Status:
     errors: Mapping[str, int] = field(default_factory=dict)  # of Redis by kind, since the start
     recovered: int = 0  # jobs of dead workers, since the start
     promoted: int = 0  # due jobs brought back, since the start
+    breakers: Mapping[str, str] = field(default_factory=dict)  # state by dependency
 
 
 class Health:

@@ -23,6 +23,7 @@ from streamworker.store.caller import Caller, Timed
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
+from streamworker.worker.breakers import BreakerWatch
 from streamworker.worker.pressure import PressureGauge
 
 log = logging.getLogger("streamworker.worker")
@@ -62,6 +63,7 @@ class Keeper:
             word for name, lane in app.lanes.items() for word in (name, high_water(lane))
         ]
         self._gauge = PressureGauge(app.lanes, self._keys, self._caller)
+        self.breakers = BreakerWatch(app.breakers(), self._keys, self._caller)
         self._lease_ms = settings.lease_ms
         self._sweep_every = settings.lease / 6
         # Shorter than a third of a lease, so that a new keeper's first sweep is no outage (D6).
@@ -89,7 +91,9 @@ class Keeper:
         failures = 0
         while not self._stopping.is_set():
             try:
-                if await self.elected("keeper"):
+                keeps = await self.elected("keeper")
+                await self.breakers.look(say=keeps)
+                if keeps:
                     await self.tick()
                 failures = 0
             except StreamworkerError as error:

@@ -23,6 +23,7 @@ from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
+from streamworker.worker.calls import Calls
 from streamworker.worker.flight import Flight, Teller, fitting, report_stale, rows_of
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.planner import Planner
@@ -52,10 +53,14 @@ class Pump:
         session: Session,
         *,
         start: Callable[[Running], bool],
+        breakers: Mapping[str, str] | None = None,
     ) -> None:
+        """`breakers`: the gate of each dependency that has a breaker."""
         self.session = session
         self._tag = session.keys.tag
         self.holdings = Holdings(lanes)
+        #: Told of each call of a dependency.
+        self.calls = Calls(breakers or {}, self.kick)
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
         #: Told of each answered exchange; None: nobody asked.
@@ -272,14 +277,14 @@ class Pump:
     def _launch(self) -> bool:
         """Send what there is to send; False when there is nothing, or no connection."""
         asked = sum([flight.limit for flight in self._flights])
-        told = self._outbox or self._marks or self._offers or self._quarantine
+        told = self._outbox or self._marks or self._offers or self._quarantine or self.calls.due
         if not told and self._planner.free(asked) <= 0:
             return False
         settled = fitting(self._outbox[: self._row_limit])
         room = self._row_limit - len(settled)
         marked = [running for running in self._marks[:room] if running.outcome is None]
         plan, quarantine = self._what_to_claim(asked)
-        if not (settled or marked or self._offers or plan or quarantine):
+        if not (settled or marked or self._offers or plan or quarantine or self.calls.due):
             self._marks.clear()
             return False
         del self._outbox[: len(settled)]
@@ -297,6 +302,7 @@ class Pump:
             shared=plan.shared if plan else 0,
             offers=scripts.offer_lines(offers),
             plan="\n".join([*lines, scripts.plan_lines(plan)]),
+            calls=self.calls.take(),
             rows=rows_of(settled, marked, self._loop.time()),
         )
         flight = Flight(call, settled, marked, plan, quarantine, self._apart, limit, self._loop.time())
@@ -492,6 +498,7 @@ class Pump:
 
     async def close(self) -> None:
         self._ready = False
+        self.calls.close()
         if self._syncing is not None:
             self._syncing.cancel()
         await self.session.link.close()

@@ -304,9 +304,13 @@ class Runner:
 
     def _tell_call(self, dependency: str, result: Result, seconds: float) -> None:
         """A handler's call of a dependency ended; the handler may be in a thread."""
-        if self._called is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
-                self._loop.call_soon_threadsafe(self._called, dependency, result, seconds)
+        if self._called is None:
+            return
+        if asyncio._get_running_loop() is self._loop:  # at once: it goes with the outcome of its job
+            self._called(dependency, result, seconds)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            self._loop.call_soon_threadsafe(self._called, dependency, result, seconds)
 
     def _thread_ended(self, running: Running) -> None:
         try:

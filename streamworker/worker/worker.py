@@ -18,6 +18,7 @@ from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
 from streamworker.core.lane import BACKLOG
+from streamworker.flow.dependency import Result
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import limits, manifest
 from streamworker.store.server import check_server, claim_namespace
@@ -176,9 +177,8 @@ class _Parts:
         settings = worker.app.settings
         self.worker = worker
         self.telling = worker.telling
-        called = None if self.telling is None else self.telling.metrics.called
-        self.struck = Children(worker.app, 1, called=called)
-        self.processes = Children(worker.app, worker.processes_for_tasks, called=called)
+        self.struck = Children(worker.app, 1, called=self._called)
+        self.processes = Children(worker.app, worker.processes_for_tasks, called=self._called)
         self.runner = Runner(
             worker.app,
             threads=worker.concurrency,
@@ -186,7 +186,7 @@ class _Parts:
             freed=self._freed,
             quarantine=self.struck,
             processes=self.processes,
-            called=called,
+            called=self._called,
         )
         session = Session(
             settings,
@@ -201,7 +201,14 @@ class _Parts:
                 "started_at": str(time.time_ns() // 1_000_000),
             },
         )
-        self.pump = Pump(settings, worker.lanes, worker.concurrency, session, start=self.runner.start)
+        self.pump = Pump(
+            settings,
+            worker.lanes,
+            worker.concurrency,
+            session,
+            start=self.runner.start,
+            breakers=worker.app.breakers(),
+        )
         self.reader = Reader(settings, self.pump)
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
@@ -221,6 +228,11 @@ class _Parts:
         if running.stopping is Stop.LOST and self.telling is not None:
             self.telling.metrics.lost(running)
         self.pump.ended(running)
+
+    def _called(self, dependency: str, result: Result, seconds: float) -> None:
+        self.pump.calls.count(dependency, result)
+        if self.telling is not None:
+            self.telling.metrics.called(dependency, result, seconds)
 
     def _freed(self, running: Running) -> None:
         self.pump.freed(running)
@@ -289,6 +301,7 @@ class _Parts:
             errors=errors,
             recovered=self.keeper.recovered,
             promoted=self.keeper.promoted,
+            breakers=self.keeper.breakers.states,
         )
 
     async def farewell(self) -> None:

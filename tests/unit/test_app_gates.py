@@ -39,6 +39,7 @@ def test_each_job_names_its_gates(app: App) -> None:
 
     assert names(job.gates) == [
         "pause:dependency:carrier",
+        "breaker:dependency:carrier",
         "rate:dependency:carrier",
         "rate:lane:normal",
         "entity:shipment:7",
@@ -82,6 +83,7 @@ def test_the_declared_figures_are_those_of_all_tasks(app: App) -> None:
 
     assert app.limits() == {
         "rate:task:pack": "5,1000,5",
+        "breaker:dependency:carrier": "50,20,10000,10000,3,60000",
         "rate:dependency:carrier": "10,1000,10",
         "concurrency:tenant@tidy": "2",
     }

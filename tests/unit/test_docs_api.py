@@ -80,7 +80,8 @@ def real_shape(function: Any) -> list[tuple[str, str, str]]:
 
 
 def shown_default(value: object) -> str:
-    return "Options()" if isinstance(value, streamworker.Options) else repr(value)
+    plain = (streamworker.Options(), streamworker.Breaker())
+    return f"{type(value).__name__}()" if value in plain else repr(value)
 
 
 METHODS = [

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from streamworker.core.breaker import Breaker
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.gates import (
     MAX_GATE_BYTES,
@@ -25,7 +26,7 @@ from streamworker.core.limits import Concurrency, Dependency, Limit, Rate
 
 PARAMETERS = ("shipment_id", "user_id", "carrier")
 ARGS = {"shipment_id": 7, "user_id": "u1", "carrier": "dhl"}
-DEPENDENCIES = {"carrier": Dependency(concurrency=20, rate="100/s"), "mail": Dependency()}
+DEPENDENCIES = {"carrier": Dependency(concurrency=20, rate="100/s"), "mail": Dependency(breaker=None)}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 
 
@@ -53,6 +54,7 @@ def test_gates_are_passed_by_kind_and_then_by_name() -> None:
     assert words(found) == [
         "pause:dependency:carrier",
         "pause:dependency:mail",
+        f"breaker:dependency:carrier|{Breaker().figures}",
         "rate:dependency:carrier|100,1000,100",
         "rate:task:pack|10,1000,1",
         "rate:tenant:acme|50,1000,50|rate:tenant@pack",

@@ -1,0 +1,153 @@
+"""`streamworker breakers`: which dependencies are left alone, and a word that stands above their calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import emit_json, print_table, say
+from streamworker.cli.tune import Reason
+
+breakers_app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    help="Show the breakers of dependencies, or force one open or closed.",
+)
+
+Dependency = Annotated[str, typer.Argument(metavar="DEPENDENCY", help="Its name, such as carrier.")]
+For = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="How long, such as 10m; else until `auto`.")
+]
+
+
+@breakers_app.callback()
+def breakers(
+    context: typer.Context, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
+) -> None:
+    """Show what each breaker is, since when and why."""
+    context.obj = (app, redis_url)
+    if context.invoked_subcommand is not None:
+        return
+    from streamworker.ops import breakers as look_at
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> list[dict[str, Any]]:
+        async with open_queue(settings) as queue:
+            return await look_at.breakers(queue)
+
+    found = asyncio.run(look())
+    if as_json:
+        emit_json(found)
+    elif not found:
+        say(f"note: no worker of {settings.namespace} has declared a breaker; see uses= of @app.task")
+    else:
+        print_table(
+            ["dependency", "state", "#ok", "#failed", "#waiting", "since", "until", "by", "why", "opens at"],
+            [
+                (
+                    *(row[each] for each in ("dependency", "state", "ok", "failed", "waiting")),
+                    *(row[each] for each in ("since", "until", "by", "reason")),
+                    look_at.spoken(row["declared"]),
+                )
+                for row in found
+            ],
+        )
+
+
+@breakers_app.command("open")
+def force_open(
+    context: typer.Context,
+    name: Dependency,
+    duration: For = None,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Let nobody use a dependency, whatever its calls say; what runs goes on."""
+    from streamworker.ops import breakers as act
+    from streamworker.request import actor
+
+    async def force(queue: Any) -> bool:
+        await act.force_open(queue, name, actor=actor(), reason=reason, duration=duration)
+        return True
+
+    _act(context, app, redis_url, force)
+    _said(name, as_json, "open", f"{name} is left alone until: streamworker breakers auto {name}")
+
+
+@breakers_app.command("close")
+def force_closed(
+    context: typer.Context,
+    name: Dependency,
+    duration: For = None,
+    over: Annotated[
+        str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
+    ] = "60s",
+    at_once: Annotated[bool, typer.Option("--at-once", help="Let all of them in now.")] = False,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Let all use a dependency, whatever its calls say."""
+    from streamworker.ops import breakers as act
+    from streamworker.request import actor
+
+    async def force(queue: Any) -> bool:
+        await act.force_closed(
+            queue, name, actor=actor(), reason=reason, duration=duration, over=0 if at_once else over
+        )
+        return True
+
+    _act(context, app, redis_url, force)
+    _said(name, as_json, "closed", f"{name} is used, come what may, until: streamworker breakers auto {name}")
+
+
+@breakers_app.command("auto")
+def leave_alone(
+    context: typer.Context,
+    name: Dependency,
+    reason: Reason = "",
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Let the calls decide again; one that was forced open is tried by few first."""
+    from streamworker.ops import breakers as act
+    from streamworker.request import actor
+
+    async def leave(queue: Any) -> bool:
+        return await act.leave_alone(queue, name, actor=actor(), reason=reason)
+
+    if not _act(context, app, redis_url, leave):
+        if as_json:
+            emit_json({"dependency": name, "forced": None, "changed": False})
+        raise CommandFailed(f"nobody has forced the breaker of {name}; see them: streamworker breakers")
+    _said(name, as_json, None, f"the calls of {name} decide again")
+
+
+def _act(
+    context: typer.Context, app: str | None, redis_url: str | None, do: Callable[[Any], Awaitable[bool]]
+) -> bool:
+    given_app, given_url = context.obj
+    settings = settings_of(app or given_app, redis_url or given_url)
+
+    async def act() -> bool:
+        async with open_queue(settings) as queue:
+            return await do(queue)
+
+    return asyncio.run(act())
+
+
+def _said(name: str, as_json: bool, forced: str | None, words: str) -> None:
+    if as_json:
+        emit_json({"dependency": name, "forced": forced, "changed": True})
+    else:
+        say(words)
