@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from streamworker.core.states import TERMINAL, Reason, Status
+from streamworker.core.states import HELD, TERMINAL, WAITING, Reason, Status
 from streamworker.store.events import Transition
 from tests.chaos.history import FaultKind, History, Life, Paused, Start
 from tests.chaos.holdings import holdings
-from tests.chaos.rules import shown
+from tests.chaos.rules import shown, strikes_after
 from tests.chaos.verdict import Kind, Violation
 
 #: Kinds of gates, as the names of gates begin.
@@ -111,13 +111,16 @@ def _claims(lives: list[Life]) -> Iterator[Transition]:
 def in_order(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
     """Jobs of one entity are claimed for the first time in the order in which they were enqueued.
 
-    And while one of strict order is between its first claim and its end, no other one is claimed. A job that
-    waited while something was paused has come back to its place, which is not that of arrival.
+    One that comes back at once, as after a crash, is the next again, unless an earlier one waits. While one
+    of strict order is between its first claim and its end, no other one is claimed. A job that waited while
+    something was paused has come back to its place, which is not that of arrival; a delayed one and a
+    replayed one came later than they were enqueued.
     """
     places = {(edge.job_id, edge.version): n for n, edge in enumerate(history.transitions)}
     for name, lives in held(jobs).items():
         if name.startswith(ENTITY):
             yield from _by_arrival(history, name, lives, places)
+            yield from _in_turn(history, name, lives, places)
             yield from _strictly(history, name, lives, places)
 
 
@@ -140,6 +143,34 @@ def _by_arrival(
             yield Violation(Kind.OUT_OF_ORDER, job_id, evidence)
         else:
             latest = (place, edge)
+
+
+def _in_turn(
+    history: History, name: str, lives: list[Life], places: Mapping[tuple[str, int], int]
+) -> Iterator[Violation]:
+    first_deaths = {
+        (edge.job_id, edge.version)
+        for life in lives
+        for edge, strikes in strikes_after(life)
+        if edge.reason == Reason.RECOVERED and strikes == 1
+    }
+    edges = [(places[edge.job_id, edge.version], edge) for life in lives for edge in life.edges]
+    late = {life.job_id for life in lives if life.edges and life.edges[0].reason != Reason.ENQUEUED}
+    back: Transition | None = None
+    for _, edge in sorted(edges, key=lambda each: each[0]):
+        if edge.from_status in HELD and edge.to_status in WAITING:
+            at_once = edge.to_status is Status.QUEUED and "due" not in edge.facts
+            if at_once or (edge.job_id, edge.version) in first_deaths:
+                back = edge
+        elif back is not None and edge.to_status is Status.CLAIMED:
+            earlier = places[edge.job_id, 1] <= places[back.job_id, 1]
+            unsure = {edge.job_id, back.job_id} & late or edge.epoch or back.epoch
+            if not (earlier or unsure or _paused_between(history, back.at_ms / 1000, edge.at_ms / 1000)):
+                evidence = f"of {name}, {back.job_id} had come back at once: {shown(back)}; {shown(edge)}"
+                yield Violation(Kind.OUT_OF_ORDER, edge.job_id, evidence)
+            back = None
+        elif back is not None and edge.job_id == back.job_id and edge.to_status in TERMINAL:
+            back = None
 
 
 def _strictly(

@@ -273,6 +273,10 @@ BAD: dict[str, tuple[Kind, History]] = {
             Story(job="k", at=T0 + 0.2, holds="entity:e"),
         ),
     ),
+    "another one before the one that came back from a crash": (
+        Kind.OUT_OF_ORDER,
+        bereaved(T0 + 2.2),
+    ),
     "another one between two attempts of strict order": (
         Kind.OUT_OF_ORDER,
         gated(STRICT, Story(job="k", task="strict", at=T0 + 2.2, holds="entity:e")),
