@@ -15,7 +15,7 @@ from benchmarks.environments import Environment, Unavailable, cache_folder
 from benchmarks.processors import machine
 from benchmarks.report import Record, Results
 from benchmarks.roles import Failed
-from benchmarks.scenarios import SCENARIOS, Bench, Setting
+from benchmarks.scenarios import SCENARIOS, Bench, Setting, concerns
 from benchmarks.server import Aof, Kind, Server, default_kind
 
 #: Runnable processes on average beyond which figures are about the neighbours as well.
@@ -28,6 +28,7 @@ EXAMPLES = """\
   make bench ARGS="streamworker --only depth --depths 100000 1000000 --slots 256"
   make bench ARGS="streamworker --aof everysec --server valkey"
   make bench ARGS="streamworker --only profile"
+  make bench ARGS="streamworker@mirror procrastinate pgqueuer oban --only durable --aof everysec --long"
   make bench ARGS="--show benchmarks/results/DATE.json"
 """
 
@@ -93,6 +94,8 @@ def main() -> int:
             troubles.append(f"{label} is left out: {error}")
     # Round by round, so that a noisy minute does not hit one contender alone.
     for _, name, bench in itertools.product(range(options.repeat), options.only, benches):
+        if not concerns(name, bench.contender):
+            continue
         try:
             for record in _run(bench, name, version):
                 records.append(record)

@@ -16,6 +16,14 @@ class Runtime(StrEnum):
     NODE = "node"  # a node_modules of its own
 
 
+class Store(StrEnum):
+    """Where a contender's jobs are."""
+
+    REDIS = "redis"
+    POSTGRES = "postgres"
+    BOTH = "both"  # in Redis, and mirrored to Postgres
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One job queue with one setting of it."""
@@ -31,6 +39,9 @@ class Contender:
     chunk: int | None = None
     slots: tuple[int, ...] = ALL_SLOTS
     most_slots: int = 10_000
+    store: Store = Store.REDIS
+    #: The oldest Python that it runs on, if that is not everybody's.
+    python: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -54,11 +65,49 @@ _CATALOGUE = (
     Contender("huey", "", Runtime.PYTHON, 40_000, "results other than None", slots=(1, 32), most_slots=96),
     Contender("celery", "threads", Runtime.PYTHON, 10_000, "nothing"),
     Contender("rq", "", Runtime.PYTHON, 4_000, "results, 500 s", 500, slots=(1,), most_slots=1),
+    Contender(
+        "streamworker",
+        "mirror",
+        Runtime.HERE,
+        60_000,
+        "every move, payload and result in Postgres, 30 days",
+        500,
+        slots=(256,),
+        store=Store.BOTH,
+    ),
+    Contender(
+        "procrastinate", "", Runtime.PYTHON, 5_000, "the job, for ever", 500, (256,), store=Store.POSTGRES
+    ),
+    Contender(
+        "pgqueuer", "", Runtime.PYTHON, 10_000, "a log of states, for ever", 500, (256,), store=Store.POSTGRES
+    ),
+    Contender(
+        "pgqueuer",
+        "batches",
+        Runtime.PYTHON,
+        40_000,
+        "a log of states, for ever",
+        500,
+        (256,),
+        store=Store.POSTGRES,
+    ),
+    Contender(
+        "oban",
+        "",
+        Runtime.PYTHON,
+        20_000,
+        "the job, 1 day",
+        500,
+        (256,),
+        store=Store.POSTGRES,
+        python=(3, 12),
+    ),
 )
 
 CONTENDERS = {contender.label: contender for contender in _CATALOGUE}
 #: What runs when nobody names any: no second setting of the same queue.
-USUAL = tuple(label for label in CONTENDERS if label not in {"streamworker@bare", "taskiq@stream_results"})
+_SECOND = {"streamworker@bare", "taskiq@stream_results", "pgqueuer@batches"}
+USUAL = tuple(label for label in CONTENDERS if label not in _SECOND)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Environment:
             packages = [line.replace("==", "@") for line in self.requirements.read_text().split()]
             self._install(["npm", "install", "--silent", "--prefix", str(self.folder), *packages])
         else:
-            self._install([sys.executable, "-m", "venv", str(self.folder)])
+            self._install([_interpreter(self.contender.python), "-m", "venv", str(self.folder)])
             pip = [str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             self._install([*pip, "--requirement", str(self.requirements)])
         installed.write_text(wanted)
@@ -101,6 +101,18 @@ class Environment:
             raise Unavailable(f"{command[0]} was not done after {INSTALL_SECONDS} s") from None
         if done.returncode:
             raise Unavailable(f"{' '.join(command[:4])} ... failed: {done.stderr.strip()[-600:]}")
+
+
+def _interpreter(oldest: tuple[int, int] | None) -> str:
+    """A Python that is new enough: ours, or another on the PATH. Raises Unavailable."""
+    if oldest is None or sys.version_info[:2] >= oldest:
+        return sys.executable
+    for minor in range(oldest[1], oldest[1] + 5):
+        found = shutil.which(f"python{oldest[0]}.{minor}")
+        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return found
+    name = "python{}.{}".format(*oldest)
+    raise Unavailable(f"it needs {name} or later, and there is none on the PATH")
 
 
 def _revision() -> str:

@@ -80,6 +80,7 @@ def tables(records: Iterable[Record]) -> str:
         _throughput(_of(rows, "throughput")),
         _latency(_of(rows, "latency")),
         _depth(_of(rows, "depth")),
+        _durable(_of(rows, "durable")),
         *map(_profile, _of(rows, "profile")),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -174,6 +175,36 @@ def _depth(rows: list[tuple[Record, int]]) -> str:
             for record, runs in rows
         ],
     )
+
+
+def _durable(rows: list[tuple[Record, int]]) -> str:
+    reference = {
+        record.figures["style"]: record.figures["jobs_per_s"]
+        for record, _ in rows
+        if record.contender == f"{REFERENCE}@mirror"
+    }
+
+    def times(record: Record) -> str:
+        own = reference.get(record.figures["style"])
+        return "" if own is None else f"{own / record.figures['jobs_per_s']:.2f}"
+
+    parts = ("client_us", "worker_us", "redis_us", "mirror_us", "postgres_us")
+    return _table(
+        "durable: every job in Postgres as well",
+        ["contender", "style", "slots", "jobs/s", "client µs", "worker µs", "Redis µs", "mirror µs",
+         "Postgres µs", "lag, s", f"{REFERENCE} is ×", "runs"],
+        [
+            [
+                record.contender,
+                record.figures["style"],
+                str(record.figures["slots"]),
+                *_numbers(record.figures, "jobs_per_s", *parts, "lag_s"),
+                times(record),
+                str(runs),
+            ]
+            for record, runs in rows
+        ],
+    )  # fmt: skip
 
 
 def _profile(row: tuple[Record, int]) -> str:

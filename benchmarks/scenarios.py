@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.catalogue import Contender, Effort, Runtime
+from benchmarks import durable
+from benchmarks.catalogue import Contender, Effort, Runtime, Store
 from benchmarks.environments import Environment
 from benchmarks.processors import processors
 from benchmarks.roles import Failed, Role
@@ -172,6 +173,10 @@ class Bench:
                 waiting = (server.memory() - empty) / queued
                 yield {"queued": queued, "bytes_queued": waiting, **self._drain(server, slots, queued)}
 
+    def durable(self) -> Iterator[Figures]:
+        """Every job in Postgres as well; only for contenders that do so."""
+        yield from durable.runs(self.environment, self.setting)
+
     def profile(self) -> Iterator[Figures]:
         """Where the worker's time goes, by function; under the profiler all is slower, calls most of all."""
         if self.contender.runtime is Runtime.NODE:
@@ -206,9 +211,15 @@ SCENARIOS: dict[str, Callable[[Bench], Iterator[Figures]]] = {
     "throughput": Bench.throughput,
     "latency": Bench.latency,
     "depth": Bench.depth,
+    "durable": Bench.durable,
     "profile": Bench.profile,
 }
 USUAL = tuple(name for name in SCENARIOS if name != "profile")
+
+
+def concerns(scenario: str, contender: Contender) -> bool:
+    """Whether a scenario is about this contender: those with Postgres have one of their own."""
+    return (scenario == "durable") == (contender.store is not Store.REDIS)
 
 
 def with_depths(effort: Effort, depths: list[int] | None, seconds: float | None) -> Effort:

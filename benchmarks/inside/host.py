@@ -1,6 +1,7 @@
 """Plays one role of one contender: `python -m benchmarks.inside.host NAME[@VARIANT] ROLE --url URL ...`.
 
 worker   runs jobs and reports when it has run as many as expected, or at the deadline
+prepare  makes tables and the like
 fill     puts jobs in: one by one, in batches, or with 64 producers at once
 pace     puts one job in each interval, once it reads a line from standard input
 
@@ -148,6 +149,11 @@ async def play_pace(peer: Peer, options: argparse.Namespace) -> None:
     say("FIGURES", jobs=options.count, seconds=watch.seconds)
 
 
+async def play_prepare(peer: Peer, options: argparse.Namespace) -> None:
+    await peer.prepare(options.url)
+    say("FIGURES")
+
+
 def play_worker(peer: Peer, options: argparse.Namespace) -> None:
     if options.delays:
         peer.work(options.url, options.slots, Delays(expect=options.expect))
@@ -165,8 +171,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("contender")
     roles = parser.add_subparsers(dest="role", required=True)
-    worker, filler, pacer = (roles.add_parser(name) for name in ("worker", "fill", "pace"))
-    for role in (worker, filler, pacer):
+    names = ("worker", "fill", "pace", "prepare")
+    worker, filler, pacer, preparer = (roles.add_parser(name) for name in names)
+    for role in (worker, filler, pacer, preparer):
         role.add_argument("--url", required=True)
     for role in (filler, pacer):
         role.add_argument("--count", type=int, required=True)
@@ -186,6 +193,8 @@ def main() -> None:
     peer = load(options.contender)
     if options.role == "worker":
         play_worker(peer, options)
+    elif options.role == "prepare":
+        asyncio.run(play_prepare(peer, options))
     elif options.role == "fill":
         asyncio.run(play_fill(peer, options))
     else:

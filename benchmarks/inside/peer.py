@@ -17,6 +17,9 @@ class Peer(ABC):
     def __init__(self, variant: str) -> None:
         self.variant = variant
 
+    async def prepare(self, url: str) -> None:  # noqa: B027 - most need nothing
+        """Make what must be there before anything else, such as tables."""
+
     @abstractmethod
     def work(self, url: str, slots: int, watcher: Watcher) -> None:
         """Run a worker until killed. The task calls `watcher.ran(args)` and returns None."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from benchmarks.environments import HERE, Environment, Unavailable
 from benchmarks.inside import tally
 from benchmarks.inside.host import Supply
 from benchmarks.report import Record
-from benchmarks.scenarios import Bench, Setting
+from benchmarks.scenarios import Bench, Setting, concerns
 from benchmarks.server import Aof, Kind
 
 Said = list[tuple[str, dict[str, Any]]]
@@ -128,6 +130,37 @@ def test_without_node_its_contender_is_unavailable(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(Unavailable, match="node and npm"):
         Environment.of(CONTENDERS["bullmq_node"], tmp_path)
+
+
+def test_a_contender_that_needs_a_newer_python_is_unavailable_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    newer = replace(CONTENDERS["oban"], python=(sys.version_info[0], sys.version_info[1] + 1))
+
+    with pytest.raises(Unavailable, match="it needs python3"):
+        Environment.of(newer, tmp_path)
+
+
+def test_only_what_has_a_record_in_postgres_is_measured_by_that() -> None:
+    durable = {label for label, each in CONTENDERS.items() if concerns("durable", each)}
+
+    assert durable == {"streamworker@mirror", "procrastinate", "pgqueuer", "pgqueuer@batches", "oban"}
+    assert {label for label, each in CONTENDERS.items() if not concerns("throughput", each)} == durable
+
+
+def test_the_mirror_goes_through_both_styles(tmp_path: Path) -> None:
+    effort = catalogue.Effort(share=1, drain_seconds=60, enqueue_seconds=1, paced_jobs=20, depths=(50,))
+    setting = Setting(Kind.VALKEY, Aof.OFF, effort, jobs=200, slots=(32,))
+    bench = Bench(Environment.of(CONTENDERS["streamworker@mirror"], tmp_path), setting)
+
+    first, second = bench.durable()
+
+    assert (first["style"], second["style"]) == ("queued first", "at once")
+    assert [run["jobs"] for run in (first, second)] == [200, 200]
+    assert min(run[name] for run in (first, second) for name in ("mirror_us", "postgres_us", "lag_s")) > 0
+    assert first["client_us"] is None
+    assert second["client_us"] > 0
 
 
 @pytest.mark.parametrize(
