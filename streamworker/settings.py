@@ -20,6 +20,9 @@ DEFAULT_METRICS_HOST = "127.0.0.1"
 DEFAULT_LEASE = 30.0
 #: Seconds that running jobs get to end after SIGTERM.
 DEFAULT_GRACE = 30.0
+#: Seconds and number of dead letters that are kept; the oldest go first.
+DEFAULT_DLQ_MAX_AGE = 30 * 86_400.0
+DEFAULT_DLQ_MAX_COUNT = 100_000
 #: Below this, an ordinary pause of a process would count as its death.
 MIN_LEASE = 0.5
 
@@ -32,6 +35,8 @@ class Settings:
     redis_url: str = field(default=DEFAULT_REDIS_URL, repr=False)  # may hold a password (R28)
     lease: float = DEFAULT_LEASE  # seconds
     postgres_dsn: str | None = field(default=None, repr=False)  # None: there is no durable record
+    dlq_max_age: float = DEFAULT_DLQ_MAX_AGE  # seconds
+    dlq_max_count: int = DEFAULT_DLQ_MAX_COUNT
 
     @property
     def lease_ms(self) -> int:
@@ -71,7 +76,26 @@ def read(
         redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,
         lease=seconds,
         postgres_dsn=given("POSTGRES_DSN", postgres_dsn),
+        dlq_max_age=_positive_duration("STREAMWORKER_DLQ_MAX_AGE", env, DEFAULT_DLQ_MAX_AGE),
+        dlq_max_count=_count("STREAMWORKER_DLQ_MAX_COUNT", env, DEFAULT_DLQ_MAX_COUNT),
     )
+
+
+def _positive_duration(variable: str, env: Mapping[str, str], default: float) -> float:
+    said = env.get(variable)
+    seconds = durations.parse(said, what=variable) if said else default
+    if seconds <= 0:
+        raise ConfigurationError(f"{variable} {said!r}: a duration above 0, such as 30d")
+    return seconds
+
+
+def _count(variable: str, env: Mapping[str, str], default: int) -> int:
+    said = env.get(variable)
+    if not said:
+        return default
+    if not said.isdecimal() or int(said) < 1:
+        raise ConfigurationError(f"{variable} {said!r}: a whole number from 1 on")
+    return int(said)
 
 
 def read_lanes(environ: Mapping[str, str] | None = None) -> dict[str, Lane]:

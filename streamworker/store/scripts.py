@@ -35,9 +35,14 @@ class Call:
 F = TypeVar("F", bound=Callable[..., Call])
 
 
+#: Folders of `lua/` with scripts of their own.
+_FOLDERS = ("dlq", "lock")
+
+
 def script_name(wrapper: str) -> str:
     """The script of a wrapper: `lock_acquire` is lua/lock/acquire.lua."""
-    return wrapper.replace("lock_", "lock/", 1) if wrapper.startswith("lock_") else wrapper
+    folder, _, name = wrapper.partition("_")
+    return f"{folder}/{name}" if folder in _FOLDERS else wrapper
 
 
 def bound(wrapper: F) -> F:
@@ -178,6 +183,23 @@ def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument
 @bound
 def discard(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("discard"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_edit(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("dlq/edit"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_import(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("dlq/import"), (clock, actor, retention_ms, *rows))
+
+
+@bound
+def dlq_trim(
+    *, clock: str, worker: str, retention_ms: int, max_age_ms: int, max_count: int, limit: int
+) -> Call:
+    return Call(lua.load("dlq/trim"), (clock, worker, retention_ms, max_age_ms, max_count, limit))
 
 
 @bound

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from streamworker.app import App
 from streamworker.core.admission import high_water
@@ -45,6 +45,8 @@ SWEEP_COUNT = 100
 SWEEP_CALLS = 50
 #: Job keys that one step of the slow scan asks for.
 SCAN_COUNT = 200
+#: Dead letters that one call removes at most, and calls in one pass: a lease later the next goes on.
+TRIM_COUNT, TRIM_CALLS = 100, 20
 #: Bytes that the event log may take without a mirror.
 EVENTS_BYTES = 64 * 1024 * 1024
 
@@ -76,6 +78,8 @@ class Keeper:
         self._next_tidy = 0.0
         self.recovered = 0
         self.promoted = 0
+        #: Told of each job that was taken back from a dead worker, and what becomes of it.
+        self.on_recovered: Callable[[Candidate, Retry | Fail], None] | None = None
 
     @property
     def link(self) -> Link:
@@ -141,6 +145,7 @@ class Keeper:
             await self._watch_eviction()
             await self._forget_dead_consumers()
             await self._trim_events()
+            await self.trim_letters()
 
     async def promote(self) -> None:
         """Due jobs to ready, until none is left or a sweep is due; each call is short (R32).
@@ -222,9 +227,9 @@ class Keeper:
     async def _settle(self, candidates: Iterable[Candidate]) -> None:
         """Decide in Python, commit through settle, which refuses what came back to life meanwhile (D6)."""
         rows: list[Argument] = []
-        found = list(candidates)
-        for candidate in found:
-            rows.extend(scripts.recovery_row(candidate, self.fate(candidate)))
+        found = [(candidate, self.fate(candidate)) for candidate in candidates]
+        for candidate, fate in found:
+            rows.extend(scripts.recovery_row(candidate, fate))
         if not rows:
             return
         call = scripts.settle(
@@ -234,9 +239,11 @@ class Keeper:
             retention_ms=scripts.RETENTION_MS,
             rows=rows,
         )
-        for candidate, reply in zip(found, await self._caller.run(call), strict=True):
+        for (candidate, fate), reply in zip(found, await self._caller.run(call), strict=True):
             if reply == b"OK":
                 self.recovered += 1
+                if self.on_recovered is not None:
+                    self.on_recovered(candidate, fate)
                 log.warning(
                     "job %s of task %s: its worker %s is gone; recovered from %s (strike %d)",
                     candidate.job_id,
@@ -305,6 +312,28 @@ class Keeper:
                         idle.add(consumer[b"name"].decode())
         for worker in sorted(idle - {self._worker}):
             await self._caller.run(scripts.forget(worker=worker, leave=0, rows=list(self._lanes)))
+
+    async def trim_letters(self) -> None:
+        """Dead letters that are too old, or too many, go; with a mirror only those that it has committed."""
+        settings = self._app.settings
+        for _ in range(TRIM_CALLS):
+            call = scripts.dlq_trim(
+                clock="",
+                worker=self._worker,
+                retention_ms=scripts.RETENTION_MS,
+                max_age_ms=round(settings.dlq_max_age * 1000),
+                max_count=settings.dlq_max_count,
+                limit=TRIM_COUNT,
+            )
+            removed, aged, more = await self._caller.run(call)
+            if removed:
+                log.warning(
+                    "%d dead letters removed for good: %d of them were too old, the others too many",
+                    removed,
+                    aged,
+                )
+            if not more:
+                return
 
     async def _trim_events(self) -> None:
         """Without a mirror the log is capped in bytes; what falls out shows as incomplete history.

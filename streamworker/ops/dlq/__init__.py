@@ -2,30 +2,41 @@
 
 from streamworker.ops.dlq.causes import Cause, causes
 from streamworker.ops.dlq.checks import Check, Skipped
+from streamworker.ops.dlq.editing import Edit, NotEdited, edit, prepare
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
 from streamworker.ops.dlq.moves import Moved, Which, discard
+from streamworker.ops.dlq.portable import BadLine, Imported, bring_back, export, read_lines
 from streamworker.ops.dlq.replaying import CALM, Pace, replay
 from streamworker.ops.dlq.views import listing, show
 
 __all__ = [
     "CALM",
+    "BadLine",
     "Cause",
     "Check",
     "DeadLetter",
     "DeadLetterNotFound",
+    "Edit",
     "Filters",
+    "Imported",
     "Moved",
+    "NotEdited",
     "Pace",
     "Skipped",
     "Which",
+    "bring_back",
     "causes",
     "discard",
+    "edit",
+    "export",
     "find",
     "key_of",
     "letters",
     "listing",
+    "prepare",
     "read_letter",
+    "read_lines",
     "replay",
     "show",
 ]

@@ -140,17 +140,23 @@ def key_of(key_id: str) -> str | None:
     return parts[2] if len(parts) == 3 and not key_id.startswith("#") else None
 
 
-async def letters(queue: Queue, *, newest_first: bool = False) -> AsyncIterator[DeadLetter]:
-    """All dead letters, in pages."""
+async def entries(queue: Queue, *, newest_first: bool = False) -> AsyncIterator[tuple[bytes, list[bytes]]]:
+    """All entries of the stream, read in pages: their ids, and names and values in turn."""
     command, edge = ("XREVRANGE", "+") if newest_first else ("XRANGE", "-")
     other = "-" if newest_first else "+"
     while True:
         page = await queue.caller.command(command, queue.keys.dlq, edge, other, "COUNT", PAGE)
-        for entry, fields in page:
-            yield DeadLetter.parse(entry, fields)
+        for entry, flat in page:
+            yield entry, flat
         if len(page) < PAGE:
             return
         edge = f"({page[-1][0].decode()}"
+
+
+async def letters(queue: Queue, *, newest_first: bool = False) -> AsyncIterator[DeadLetter]:
+    """All dead letters."""
+    async for entry, flat in entries(queue, newest_first=newest_first):
+        yield DeadLetter.parse(entry, flat)
 
 
 async def read_letter(queue: Queue, letter: str) -> DeadLetter | None:

@@ -6,9 +6,9 @@ meantime is never undone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from streamworker.core.errors import InvalidArgument
 from streamworker.core.ids import check_job_id
@@ -26,6 +26,7 @@ BATCH, BATCH_BYTES = 100, 524_288
 MAX_REASON = 200
 
 Which = Collection[str] | Filters
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,22 @@ def name_row(letter: DeadLetter) -> tuple[Argument, ...]:
     return letter.letter, letter.job_id, letter.epoch
 
 
-def parts(chosen: Sequence[DeadLetter], most: int = BATCH) -> Iterator[Sequence[DeadLetter]]:
+def parts(chosen: Sequence[DeadLetter], most: int = BATCH) -> Iterator[list[DeadLetter]]:
     """What one call may move, in order."""
-    part: list[DeadLetter] = []
+    return batches(chosen, lambda letter: letter.weight, most)
+
+
+def batches(items: Iterable[T], weight_of: Callable[[T], int], most: int = BATCH) -> Iterator[list[T]]:
+    """Items for one call of a script each, in order: `most` of them, and not too many bytes."""
+    part: list[T] = []
     weight = 0
-    for letter in chosen:
-        if part and (len(part) >= most or weight + letter.weight > BATCH_BYTES):
+    for item in items:
+        more = weight_of(item)
+        if part and (len(part) >= most or weight + more > BATCH_BYTES):
             yield part
             part, weight = [], 0
-        part.append(letter)
-        weight += letter.weight
+        part.append(item)
+        weight += more
     if part:
         yield part
 

@@ -1,0 +1,198 @@
+"""`streamworker dlq edit`, `export` and `import`: dead letters in an editor and in files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.letters import Asked, Chosen, JobIds, described
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.output import counted, emit_json, say
+
+if TYPE_CHECKING:
+    from streamworker.ops.dlq import Edit, Imported
+
+
+def edit(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead job.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=JSON", help="Give one argument this value; repeat it."),
+    ] = None,
+    args: Annotated[
+        str | None, typer.Option("--args", metavar="JSON", help="All arguments, as a JSON object.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> int:
+    """Change the arguments with which a dead job will be replayed; without options in $EDITOR.
+
+    The job stays dead until it is replayed, in its lane and behind the gates that it had. What was changed
+    stands in the log. Example: streamworker dlq edit ID --set total=99
+    """
+    from dataclasses import replace
+
+    from streamworker.ops import dlq
+    from streamworker.request import actor
+
+    settings = settings_of(app, redis_url)
+
+    async def look() -> Edit:
+        async with open_queue(settings) as queue:
+            return await dlq.prepare(queue, job_id)
+
+    async def act(wanted: Edit) -> dict[str, list[Any]]:
+        async with open_queue(settings) as queue:
+            return await dlq.edit(queue, wanted, actor=actor())
+
+    found = asyncio.run(look())
+    wanted = replace(found, args=_changed(found, sets, args))
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        for name, (old, new) in wanted.changes.items():
+            say(f"{name}: {json.dumps(old, ensure_ascii=False)} -> {json.dumps(new, ensure_ascii=False)}")
+        print("keep this? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            say("nothing was changed")
+            return 1
+    changes = asyncio.run(act(wanted))
+    if as_json:
+        emit_json({"id": job_id, "changes": changes})
+    else:
+        say(f"{counted(len(changes), 'argument')} changed; streamworker dlq replay {job_id}")
+    return 0
+
+
+def _changed(found: Edit, sets: list[str] | None, args: str | None) -> dict[str, Any]:
+    if sets and args is not None:
+        raise CommandFailed("--set changes some arguments, --args gives all: one of them", code=2)
+    if args is not None:
+        return _object(args, "--args")
+    if sets:
+        changed = dict(found.envelope.args)
+        for each in sets:
+            name, equals, value = each.partition("=")
+            if not name or not equals:
+                raise CommandFailed(f"--set {each!r}: write NAME=JSON, such as total=99", code=2)
+            changed[name] = _json(value, f"--set {name}")
+        return changed
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CommandFailed("no terminal for an editor: say what to change with --set or --args", code=2)
+    return _object(_in_editor(json.dumps(found.envelope.args, indent=2, ensure_ascii=False)), "the file")
+
+
+def _in_editor(text: str) -> str:
+    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory(prefix="streamworker-") as folder:
+        file = Path(folder) / "arguments.json"
+        file.write_text(text + "\n", encoding="utf-8")
+        try:
+            ended = subprocess.run([*command, str(file)], check=False).returncode
+        except OSError as error:
+            raise CommandFailed(f"the editor {command[0]!r} does not start: {error}; set EDITOR") from None
+        if ended:
+            raise CommandFailed(f"the editor ended with {ended}; nothing was changed")
+        return file.read_text(encoding="utf-8")
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CommandFailed(f"{what}: {error}; texts need quotes, such as '\"a text\"'", code=2) from None
+
+
+def _object(text: str, what: str) -> dict[str, Any]:
+    found = _json(text, what)
+    if not isinstance(found, dict):
+        raise CommandFailed(f"{what}: arguments are a JSON object", code=2)
+    return found
+
+
+@described
+def export(
+    asked: Asked,
+    ids: JobIds = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters there are.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write there; else to stdout.")
+    ] = None,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+) -> None:
+    """Write dead letters as lines of JSON, with all that a replay needs. Nothing is taken away.
+
+    Example: streamworker dlq export --all --file letters.jsonl
+    """
+    from streamworker.ops import dlq
+
+    settings = settings_of(app, redis_url)
+    chosen = Chosen.of(ids, asked, everything)
+
+    async def write() -> int:
+        count = 0
+        out = sys.stdout.buffer if file is None else file.open("wb")
+        try:
+            async with open_queue(settings) as queue:
+                async for line in dlq.export(queue, await chosen.which(queue)):
+                    out.write(line)
+                    count += 1
+            out.flush()
+        finally:
+            if file is not None:
+                out.close()
+        return count
+
+    try:
+        count = asyncio.run(write())
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CommandFailed(f"{file}: {error.strerror}") from None
+    say(f"{counted(count, 'dead letter')} exported")
+
+
+def bring_back(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Lines that `dlq export` wrote; - reads stdin.")
+    ],
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Put exported dead letters back; they are replayed only when somebody says so.
+
+    The whole file is checked first. Jobs that have a letter, or are not dead, are left alone.
+    """
+    from streamworker.ops import dlq
+    from streamworker.request import actor
+
+    settings = settings_of(app, redis_url)
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{file}: {error.strerror}") from None
+    found = list(dlq.read_lines(data.splitlines()))
+
+    async def act() -> Imported:
+        async with open_queue(settings) as queue:
+            return await dlq.bring_back(queue, found, actor=actor())
+
+    done = asyncio.run(act())
+    if as_json:
+        emit_json(done.json())
+        return
+    for job_id, why in done.skipped.items():
+        say(f"skipped {job_id}: {'it has a letter' if why == 'already' else 'its job is not dead'}")
+    print(f"{done.imported} imported")

@@ -1,0 +1,118 @@
+"""Dead letters as lines of JSON, to be kept elsewhere, and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from streamworker.core.errors import StreamworkerError
+from streamworker.core.ids import check_job_id
+from streamworker.ops.dlq.filters import Filters
+from streamworker.ops.dlq.letters import DeadLetter, entries
+from streamworker.ops.dlq.moves import Which, batches
+from streamworker.store import scripts
+from streamworker.store.connection import Argument
+from streamworker.store.events import pairs
+from streamworker.store.queue import Queue
+
+#: What the first field of each line says.
+FORMAT = "streamworker.dead-letter.1"
+#: Fields of a letter that are whole numbers, and all that it has.
+_NUMBERS = ("attempt", "starts", "strikes", "epoch", "version", "at", "dead_at")
+_FIELDS = (
+    *("id", "task", "lane", "tenant", "class", "code", "reason", "error", "attempt", "starts", "strikes"),
+    *("epoch", "version", "at", "dead_at", "worker", "ky", "kf", "kw", "ms", "env", "ga"),
+)
+
+
+class BadLine(StreamworkerError):
+    """A line that is no dead letter; the message names it. Nothing was imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import came to."""
+
+    imported: int
+    skipped: dict[str, str]  # job id -> already, or alive
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "imported": self.imported,
+            "skipped": [{"id": job_id, "reason": why} for job_id, why in self.skipped.items()],
+        }
+
+
+async def export(queue: Queue, which: Which) -> AsyncIterator[bytes]:
+    """One line for each letter that is meant, the oldest first, byte for byte as it is."""
+    async for entry, flat in entries(queue):
+        letter = DeadLetter.parse(entry, flat)
+        if which.match(letter) if isinstance(which, Filters) else letter.job_id in which:
+            yield _line(pairs(flat))
+
+
+def _line(fields: dict[bytes, bytes]) -> bytes:
+    told: dict[str, Any] = {"format": FORMAT}
+    for name, value in fields.items():
+        try:
+            told[name.decode()] = value.decode()
+        except UnicodeDecodeError:
+            told[f"{name.decode('utf-8', 'replace')}_base64"] = base64.b64encode(value).decode()
+    return orjson.dumps(told) + b"\n"
+
+
+def read_lines(lines: Iterable[bytes]) -> Iterator[dict[str, bytes]]:
+    """The letters of such lines; empty lines are passed over. Raises BadLine."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield _fields(orjson.loads(line))
+            except (ValueError, StreamworkerError, binascii.Error) as error:
+                raise BadLine(f"line {number} is no exported dead letter: {error}") from None
+
+
+def _fields(told: Any) -> dict[str, bytes]:
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise ValueError(f"it does not begin with the format {FORMAT!r}")
+    fields = {}
+    for name, value in told.items():
+        if name == "format":
+            continue
+        plain = name.removesuffix("_base64")
+        if plain not in _FIELDS or not isinstance(value, str):
+            raise ValueError(f"a letter has no field {name!r} with such a value")
+        fields[plain] = value.encode() if plain == name else base64.b64decode(value, validate=True)
+    for name in ("id", "task", "lane", "epoch", "env", "code", "class"):
+        if name not in fields:
+            raise ValueError(f"it has no {name}")
+    check_job_id(fields["id"].decode())
+    for name in _NUMBERS:
+        if not fields.get(name, b"0").isdigit():
+            raise ValueError(f"{name} is no whole number")
+    return fields
+
+
+async def bring_back(queue: Queue, found: list[dict[str, bytes]], *, actor: str) -> Imported:
+    """Put letters back whose jobs have none and are not alive."""
+    # Of those whose records have expired, only the stream knows.
+    present = {pairs(flat).get(b"id", b"") async for _, flat in entries(queue)}
+    skipped = {fields["id"].decode(): "already" for fields in found if fields["id"] in present}
+    imported = 0
+    wanted = [fields for fields in found if fields["id"] not in present]
+    for part in batches(wanted, lambda fields: sum(map(len, fields.values()))):
+        rows: list[Argument] = []
+        for fields in part:
+            flat = [word for pair in fields.items() for word in pair]
+            rows += (fields["id"], fields["epoch"], len(flat), *flat)
+        call = scripts.dlq_import(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
+        for fields, reply in zip(part, await queue.run(call), strict=True):
+            if reply == b"OK":
+                imported += 1
+            else:
+                skipped[fields["id"].decode()] = reply.decode().lower()
+    return Imported(imported, skipped)

@@ -1,0 +1,178 @@
+"""`dlq edit`, `export` and `import`: what is changed, that nothing is lost on the way, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamworker.core.job import Envelope
+from tests.integration.cli_desk import Desk
+from tests.integration.test_cli_dlq import at_a_terminal
+from tests.servers import BenchServer
+
+
+@pytest.fixture
+def desk(valkey: BenchServer, namespace: str, no_leaks: None) -> Iterator[Desk]:
+    with Desk(valkey.url, namespace) as one:
+        yield one
+
+
+def letters(desk: Desk) -> list[dict[bytes, bytes]]:
+    return [fields for _, fields in desk.redis.xrange(desk.keys.dlq)]
+
+
+# --- edit ------------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_changed_and_the_rest_of_the_letter_is_not(desk: Desk) -> None:
+    job_id = desk.dead("pay", {"total": -1, "to": "a"}, key="k", tenant="acme", correlation_id="c")
+    (before,) = letters(desk)
+
+    told = desk.json("dlq", "edit", job_id, "--set", "total=99", "--set", 'note="x"')
+
+    (after,) = letters(desk)
+    env = Envelope.decode(after.pop(b"env"))
+    assert env.args == {"total": 99, "to": "a", "note": "x"}
+    assert (env.key, env.tenant, env.correlation_id) == ("k", "acme", "c")
+    assert before.items() >= after.items()
+    assert told == {"id": job_id, "changes": {"note": [None, "x"], "total": [-1, 99]}}
+    desk.call("dlq", "replay", job_id)
+    assert Envelope.decode(desk.claim()[0].envelope).args["total"] == 99
+
+
+def test_the_log_says_what_was_changed(desk: Desk) -> None:
+    job_id = desk.dead("pay", {"total": -1})
+
+    desk.call("dlq", "edit", job_id, "--args", '{"total": 2}')
+
+    lines = [fields[b"a"].decode() for _, fields in desk.redis.xrevrange(desk.keys.events, count=1)]
+    assert lines == [f'{job_id} 0 edited {{"total":[-1,2]}}']
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--set", "total"),
+        ("--set", "total=ten"),
+        ("--args", "[1]"),
+        ("--args", "{"),
+        ("--args", "{}", "--set", "total=1"),
+        (),
+    ],
+)
+def test_what_cannot_be_read_changes_nothing(desk: Desk, arguments: tuple[str, ...]) -> None:
+    job_id = desk.dead("pay", {"total": -1})
+    before = desk.redis.xrange(desk.keys.dlq)
+
+    desk.refused("dlq", "edit", job_id, *arguments, code=2)
+
+    assert desk.redis.xrange(desk.keys.dlq) == before
+
+
+def test_an_edit_that_changes_nothing_says_so(desk: Desk) -> None:
+    job_id = desk.dead("pay", {"total": -1})
+
+    assert "already so" in desk.refused("dlq", "edit", job_id, "--set", "total=-1")
+    assert "has no dead letter" in desk.refused("dlq", "edit", desk.put(), "--set", "total=1")
+
+
+def test_at_a_terminal_the_editor_is_opened(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = desk.dead("pay", {"total": -1})
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/-1/7/" "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+
+    code, seen = at_a_terminal(desk, "dlq", "edit", job_id, answer="y\n")
+
+    assert code == 0, seen
+    assert "total: -1 -> 7" in seen
+    assert Envelope.decode(letters(desk)[0][b"env"]).args == {"total": 7}
+
+
+# --- export and import -----------------------------------------------------------------------------------
+
+
+def test_letters_go_into_a_file_and_come_back_as_they_were(desk: Desk, tmp_path: Path) -> None:
+    ids = [desk.dead("pay", {"n": n, "text": "\x1b[1m ä"}, key=f"k{n}", tenant="acme") for n in range(120)]
+    before = letters(desk)
+    file = tmp_path / "letters.jsonl"
+    desk.call("dlq", "export", "--all", "--file", str(file))
+    desk.call("dlq", "discard", "--task", "pay", "--yes")
+    desk.forget(ids[0])
+    assert letters(desk) == []
+
+    told = desk.json("dlq", "import", str(file))
+
+    assert told == {"imported": 120, "skipped": []}
+    assert letters(desk) == before
+    assert desk.json("dlq", "replay", "--task", "pay", "--yes", "--rate", "9999")["replayed"] == 120
+
+
+def test_a_binary_envelope_comes_through(desk: Desk, tmp_path: Path) -> None:
+    job_id = desk.dead()
+    (letter,) = desk.redis.xrange(desk.keys.dlq)
+    desk.redis.delete(desk.keys.dlq)
+    desk.redis.xadd(desk.keys.dlq, {**letter[1], b"env": b"\xff\x00{"})
+    exported = desk.call("dlq", "export", job_id).stdout
+    desk.redis.delete(desk.keys.dlq)
+    desk.forget(job_id)
+
+    desk.call("dlq", "import", "-", stdin=exported)
+
+    assert letters(desk)[0][b"env"] == b"\xff\x00{"
+
+
+def test_only_what_is_meant_is_exported(desk: Desk) -> None:
+    desk.dead("a")
+    wanted = desk.dead("b")
+
+    lines = desk.call("dlq", "export", "--task", "b").stdout.splitlines()
+
+    assert [json.loads(line)["id"] for line in lines] == [wanted]
+
+
+def test_nobody_is_brought_back_beside_himself(desk: Desk, tmp_path: Path) -> None:
+    dead, replayed = desk.dead("a"), desk.dead("a")
+    file = tmp_path / "letters.jsonl"
+    desk.call("dlq", "export", "--all", "--file", str(file))
+    desk.call("dlq", "replay", replayed)
+
+    told = desk.json("dlq", "import", str(file))
+
+    assert told["imported"] == 0
+    assert {each["id"]: each["reason"] for each in told["skipped"]} == {dead: "already", replayed: "alive"}
+
+
+def broken(line: dict[str, Any]) -> list[str]:
+    """Lines of which none is a letter."""
+    return [
+        "{",
+        "[]",
+        json.dumps({**line, "format": "other"}),
+        json.dumps({**line, "id": "x"}),
+        json.dumps({**line, "epoch": "one"}),
+        json.dumps({**line, "surprise": "x"}),
+        json.dumps({**line, "env": 1}),
+        json.dumps({name: value for name, value in line.items() if name != "env"}),
+    ]
+
+
+def test_a_file_with_one_bad_line_changes_nothing(desk: Desk) -> None:
+    job_id = desk.dead("a")
+    good = desk.call("dlq", "export", job_id).stdout
+    desk.call("dlq", "discard", job_id)
+
+    for bad in broken(json.loads(good)):
+        said = desk.refused("dlq", "import", "-", stdin=f"{good}\n{bad}\n")
+
+        assert said.startswith("line 3 is no exported dead letter: ")
+    assert letters(desk) == []
+    assert "No such file" in desk.refused("dlq", "import", "nowhere.jsonl")
