@@ -7,19 +7,15 @@ visible, so that no job can colour, clear or rewrite the screen of who looks at 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamworker.core.text import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: C0 and C1 controls (ANSI escapes begin with one), marks that turn the direction of text, separators that
-#: some terminals break lines at, and halves of surrogate pairs, which cannot be written at all.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
 #: Width for tables: rows are as wide as they need, so that an id can be copied from any terminal.
 _WIDE = 10_000
 #: Longest text in a cell of a table.
@@ -28,12 +24,7 @@ CELL = 80
 
 def clean(text: object, *, lines: bool = False) -> str:
     """The text with control characters made visible, such as `\\x1b`; `lines` leaves line breaks alone."""
-
-    def show(found: re.Match[str]) -> str:
-        char = found.group()
-        return char if lines and char == "\n" else char.encode("unicode_escape").decode()
-
-    return _UNSAFE.sub(show, str(text))
+    return visible(str(text), lines=lines)
 
 
 def short(text: object, limit: int = CELL) -> str:

@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from streamworker.cli.options import MetricsHost, MetricsPort
-from streamworker.cli.output import clean
+from streamworker.telemetry.logs import LogFormat, configure
 
 if TYPE_CHECKING:
     from streamworker.cli.companion import Companion
@@ -27,18 +28,30 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class _Lines(logging.Formatter):
-    """Readable lines; control characters in messages are made visible, since errors quote payloads."""
+#: The format, for commands that have no option for it.
+FORMAT_VARIABLE = "STREAMWORKER_LOG_FORMAT"
 
-    def format(self, record: logging.LogRecord) -> str:
-        return clean(super().format(record), lines=True)
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        case_sensitive=False,
+        envvar=FORMAT_VARIABLE,
+        help="Readable lines, of jobs only what went wrong; or JSON, with each move of each job.",
+    ),
+]
 
 
-def log_to_stderr(level: LogLevel) -> None:
-    """Everything from this level on, in readable lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+def log_to_stderr(level: LogLevel, form: LogFormat | None = None) -> None:
+    """Everything from this level on. What is started from here logs in the same format."""
+    from streamworker.core.errors import ConfigurationError
+
+    try:
+        form = form or LogFormat(os.environ.get(FORMAT_VARIABLE) or LogFormat.TEXT)
+    except ValueError as error:
+        raise ConfigurationError(f"{FORMAT_VARIABLE}: {error}; use {' or '.join(LogFormat)}") from None
+    os.environ[FORMAT_VARIABLE] = form
+    configure(form, logging.getLevelNamesMapping()[level.upper()])
 
 
 def run(
@@ -69,11 +82,18 @@ def run(
             "--with-mirror", help="Run `streamworker mirror run` beside it, as a process of its own."
         ),
     ] = False,
+    with_relay: Annotated[
+        bool,
+        typer.Option(
+            "--with-relay", help="Run `streamworker outbox relay` beside it, as a process of its own."
+        ),
+    ] = False,
     reload: Annotated[
         bool,
         typer.Option("--reload", help="For development: start again when a .py file below here changes."),
     ] = False,
     log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
 
@@ -83,23 +103,61 @@ def run(
     With several processes, one that dies is started again, signals are passed on, and SIGHUP restarts one
     after the other.
     """
-    if with_mirror:
+    companions = [name for name, wanted in (("mirror", with_mirror), ("relay", with_relay)) if wanted]
+    if companions:
         if reload:
             from streamworker.cli.edge import CommandFailed
 
-            raise CommandFailed("--reload is for development: leave out --with-mirror", code=2)
-        with _mirror(target):
-            return _run(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
+            raise CommandFailed(f"--reload is for development: leave out --with-{companions[0]}", code=2)
+        _need_postgres(companions[0], target)
+        with ExitStack() as stack:
+            for name in companions:
+                stack.enter_context(_companion(name, target))
+            return _run(
+                target,
+                processes,
+                concurrency,
+                lanes,
+                grace,
+                (log_level, log_format),
+                (metrics_port, metrics_host),
+            )
     if reload:
-        return _reload(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
-    return _run(target, processes, concurrency, lanes, grace, log_level, (metrics_port, metrics_host))
+        return _reload(
+            target,
+            processes,
+            concurrency,
+            lanes,
+            grace,
+            (log_level, log_format),
+            (metrics_port, metrics_host),
+        )
+    return _run(
+        target, processes, concurrency, lanes, grace, (log_level, log_format), (metrics_port, metrics_host)
+    )
 
 
-def _mirror(target: str) -> Companion:
-    """The mirror of the app: a process of its own, that imports the app for its settings."""
+def _need_postgres(name: str, target: str) -> None:
+    """Raises CommandFailed where nobody says where Postgres is: a companion would only die again and again."""
+    from streamworker.cli.edge import CommandFailed
+    from streamworker.cli.target import load_app
+
+    if os.environ.get("STREAMWORKER_POSTGRES_DSN") or load_app(target).settings.postgres_dsn:
+        return
+    raise CommandFailed(
+        f"--with-{name} needs Postgres: set STREAMWORKER_POSTGRES_DSN, or App(postgres_dsn=...)", code=2
+    )
+
+
+#: The commands of what may run beside a worker.
+_COMPANIONS = {"mirror": ("mirror", "run"), "relay": ("outbox", "relay")}
+
+
+def _companion(name: str, target: str) -> Companion:
+    """A process of its own, that imports the app for its settings."""
     from streamworker.cli.companion import Companion
 
-    return Companion("mirror", [sys.executable, "-m", "streamworker", "mirror", "run", "--of", target])
+    return Companion(name, [sys.executable, "-m", "streamworker", *_COMPANIONS[name], "--of", target])
 
 
 def _run(
@@ -108,13 +166,13 @@ def _run(
     concurrency: int | None,
     lanes: str | None,
     grace: str | None,
-    log_level: LogLevel,
+    logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
 ) -> int:
-    log_to_stderr(log_level)
+    log_to_stderr(*logs)
     _leave_when_told()
     if processes > 1:
-        return _supervise(target, processes, concurrency, lanes, grace, log_level, endpoint)
+        return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint)
     from streamworker.cli.target import load_app
     from streamworker.settings import DEFAULT_GRACE
     from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
@@ -147,7 +205,7 @@ def _supervise(
     concurrency: int | None,
     lanes: str | None,
     grace: str | None,
-    log_level: LogLevel,
+    logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
 ) -> int:
     """Run workers as children. The app is theirs to import."""
@@ -158,7 +216,7 @@ def _supervise(
 
     warn_of_shell()
     supervisor = Supervisor(
-        _command(target, log_level, concurrency=concurrency, lanes=lanes, grace=grace),
+        _command(target, logs, concurrency=concurrency, lanes=lanes, grace=grace),
         processes=processes,
         grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace"),
         endpoint=read_endpoint(*endpoint),
@@ -166,9 +224,10 @@ def _supervise(
     return supervisor.run()
 
 
-def _command(target: str, log_level: LogLevel, **options: object) -> list[str]:
+def _command(target: str, logs: tuple[LogLevel, LogFormat], **options: object) -> list[str]:
     """The command line of one worker."""
-    command = [sys.executable, "-m", "streamworker", "run", target, "--log-level", str(log_level)]
+    command = [sys.executable, "-m", "streamworker", "run", target]
+    options = {"log_level": logs[0], "log_format": logs[1], **options}
     for name, value in options.items():
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
@@ -181,7 +240,7 @@ def _reload(
     concurrency: int | None,
     lanes: str | None,
     grace: str | None,
-    log_level: LogLevel,
+    logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
 ) -> int:
     """Run one worker as a child that is started anew with each change."""
@@ -194,7 +253,7 @@ def _reload(
         raise CommandFailed("--reload is for development, with one process: leave out --processes", code=2)
     command = _command(
         target,
-        log_level,
+        logs,
         concurrency=concurrency,
         lanes=lanes,
         grace=grace,

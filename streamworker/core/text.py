@@ -1,4 +1,4 @@
-"""Makes text safe to store: bounded, valid UTF-8, without NUL."""
+"""Makes text safe to store: bounded, valid UTF-8, without NUL; and safe to show."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ ERROR_TEXT_BYTES = 8192
 
 # jsonb takes neither NUL nor lone surrogates (R44), and UTF-8 cannot hold the latter at all.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+#: C0 and C1 controls (ANSI escapes begin with one), marks that turn the direction of text, separators that
+#: some terminals break lines at, and halves of surrogate pairs, which cannot be written at all.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """The text with control characters made visible, such as `\\x1b`; `lines` leaves line breaks alone."""
+
+    def show(found: re.Match[str]) -> str:
+        char = found.group()
+        return char if lines and char == "\n" else char.encode("unicode_escape").decode()
+
+    return _UNSAFE.sub(show, text)
 
 
 def truncate_text(text: str, limit_bytes: int = ERROR_TEXT_BYTES) -> str:

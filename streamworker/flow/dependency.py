@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Self, TypeVar
@@ -102,7 +103,11 @@ class DependencyCall:
 
     def _judge(self, error: BaseException | None) -> None:
         if error is None or isinstance(error, Exception):
-            self._count(result_of(error))
+            result = result_of(error)
+            if error is not None and result is not Result.OK:
+                with suppress(AttributeError):  # a class may allow no other attributes
+                    setattr(error, _BLAMED, self.name)
+            self._count(result)
 
     def _count(self, result: Result) -> None:
         took = time.monotonic() - self._started
@@ -124,6 +129,17 @@ class Dependencies:
             known = ", ".join(self._limits) or "none"
             raise ConfigurationError(f"{name!r} is no dependency of the app; it has: {known}")
         return DependencyCall(name, self._limits[name], self._told)
+
+
+#: The attribute of an exception that names the dependency whose call raised it.
+_BLAMED = "_streamworker_dependency"
+
+
+def blamed(error: BaseException) -> str | None:
+    """The dependency whose call failed with this error; None when it came from elsewhere."""
+    if isinstance(error, DependencyTimeout):
+        return error.dependency
+    return getattr(error, _BLAMED, None)
 
 
 def result_of(error: Exception | None) -> Result:

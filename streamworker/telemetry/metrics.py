@@ -154,6 +154,9 @@ class Metrics:
         of_lane = self.cells[job.claim.lane]
         (of_lane.get(job.task_name) or of_lane[OTHER]).task.stale += 1
 
+    def marked(self, jobs: Sequence[Job]) -> None:
+        """Handlers whose start is in the record now: nothing is counted by it."""
+
     @quiet
     def refused(self, lane: str, result: str, count: int) -> None:
         """Entries of a lane that a claim found to lead nowhere."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
-import logging
 import os
 import signal
 import socket
@@ -22,6 +21,7 @@ from streamworker.app import App
 from streamworker.core.text import truncate_text
 from streamworker.flow.dependency import Result
 from streamworker.settings import Settings
+from streamworker.telemetry import logs
 from streamworker.worker import wire
 from streamworker.worker.origin import Origin
 from streamworker.worker.runner import Runner
@@ -48,10 +48,7 @@ def main(descriptor: int, parent: int) -> None:
     except BaseException as error:
         link.sendall(wire.frame({"is": "unloadable"}, _text(error)))
         return
-    if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=hello["log_level"], format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-        )
+    logs.adopt(hello["log"])
     asyncio.run(_Child(app, link).serve())
 
 
@@ -127,7 +124,7 @@ class _Child:
         busy = running.thread is not None and not running.thread.done()
         if not busy:
             self._running = None
-        self._tell({"is": "done", "busy": busy, "outcome": head}, body)
+        self._tell({"is": "done", "busy": busy, "outcome": head, "dependency": running.dependency}, body)
 
     def _called(self, dependency: str, result: Result, seconds: float) -> None:
         self._tell({"is": "called", "dependency": dependency, "result": result, "seconds": seconds})

@@ -24,6 +24,7 @@ from streamworker.core.errors import StreamworkerError
 from streamworker.core.outcome import Outcome
 from streamworker.flow.dependency import Result, Told
 from streamworker.store.caller import backoff
+from streamworker.telemetry import logs
 from streamworker.worker import origin, wire
 from streamworker.worker.running import Running, Stop
 
@@ -83,6 +84,7 @@ class Child:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Outcome] | None = None
         self._begun: Callable[[], None] | None = None
+        self._blamed: str | None = None  # the dependency whose call failed, of the last job
         self._writer: asyncio.StreamWriter
         self._ear: asyncio.Task[None] | None = None
         self._doomed = False  # it has been killed, though it may not be gone yet
@@ -110,7 +112,7 @@ class Child:
                 hello = {
                     "origin": asdict(place),
                     "settings": asdict(app.settings),
-                    "log_level": logging.getLogger().getEffectiveLevel(),
+                    "log": logs.described(),
                 }
                 self._writer.write(orjson.dumps(hello) + b"\n")
                 await self._ready
@@ -170,6 +172,7 @@ class Child:
             if not answer.done() or answer.exception() is not None:
                 answer.cancel()
                 await self.kill()
+        running.dependency = self._blamed
         return answer.result()
 
     def _heard(self, head: wire.Head, body: bytes) -> None:
@@ -188,6 +191,7 @@ class Child:
             case "done" if self._answer is not None and not self._answer.done():
                 if head["busy"]:  # its thread still runs the handler
                     self._end()
+                self._blamed = head.get("dependency")
                 self._answer.set_result(wire.outcome_from(head["outcome"], body))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:

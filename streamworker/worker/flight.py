@@ -46,6 +46,9 @@ class Teller(Protocol):
     ) -> None:
         """What was settled with its replies, what was begun, and claims by lane."""
 
+    def marked(self, jobs: list[Running]) -> None:
+        """Handlers whose start is in the record now."""
+
     def refused(self, lane: str, result: str, count: int) -> None:
         """Entries of a lane that led nowhere."""
 

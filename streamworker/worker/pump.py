@@ -63,8 +63,8 @@ class Pump:
         self.calls = Calls(breakers or {}, self.kick)
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
-        #: Told of each answered exchange; None: nobody asked.
-        self.teller: Teller | None = None
+        #: Told of each answered exchange.
+        self.tellers: list[Teller] = []
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._planner = Planner(lanes, concurrency, self.holdings, clock=self._loop.time)
@@ -415,14 +415,15 @@ class Pump:
         taken: dict[str, int],
         said: list[str],
     ) -> None:
-        if self.teller is None:
-            return
-        self.teller.answered("exchange", flight.took)
-        self.teller.exchanged(flight.settled, replies, begun, taken)
-        for word in said:
-            if "=" in word:
-                lane, result, count = word.split("=")
-                self.teller.refused(lane, result, int(count))
+        for teller in self.tellers:
+            teller.answered("exchange", flight.took)
+            teller.exchanged(flight.settled, replies, begun, taken)
+            if flight.marked:
+                teller.marked(flight.marked)
+            for word in said:
+                if "=" in word:
+                    lane, result, count = word.split("=")
+                    teller.refused(lane, result, int(count))
 
     def _begin(self, running: Running) -> None:
         if self._start(running):

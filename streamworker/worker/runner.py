@@ -27,7 +27,7 @@ from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
 from streamworker.effects.attempt import Effecting
 from streamworker.effects.transaction import committed_in
-from streamworker.flow.dependency import Dependencies, Result, Told
+from streamworker.flow.dependency import Dependencies, Result, Told, blamed
 from streamworker.flow.locks import Locking
 from streamworker.request import current_correlation_id
 from streamworker.task import BadArguments, Context, Task
@@ -124,7 +124,7 @@ class Runner:
             text = truncate_text(f"the envelope cannot be read: {error}")
             self._finish(running, Fail(ErrorClass.PERSISTENT, "bad_envelope", text))
             return False
-        running.task_name = envelope.task
+        running.task_name, running.envelope = envelope.task, envelope
         task = self._app.tasks.get(envelope.task)
         if task is None:
             self._finish(running, unknown_task_outcome(envelope.task, claim.unknown_age_ms))
@@ -253,6 +253,7 @@ class Runner:
                 outcome = self._stopped(running, task)
             else:
                 outcome = raised(error, running.claim, task)
+                running.dependency = blamed(error)
         # The slot first, so that the call which settles this job also claims for its slot.
         if running.thread is None or running.thread.done():
             self._free(running)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from streamworker.core.job import Claim
+from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Outcome
 
 
@@ -44,6 +44,9 @@ class Running:
     handler: asyncio.Task[None] | None = None
     entered: bool = False  # the handler's task has begun: before that it cannot be cancelled
     thread: Future[Any] | None = None
+    envelope: Envelope | None = None  # what the producer sent, once it was read
+    dependency: str | None = None  # whose call failed, if that is why it failed
+    who: str = ""  # how log lines name it, once there is one
     stale: set[str] | None = None  # cached values to drop once its outcome is durable
     #: Rows that failed to settle because the script refused them, not the connection.
     refusals: int = 0

@@ -22,6 +22,7 @@ from streamworker.flow.dependency import Result
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import limits, manifest
 from streamworker.store.server import check_server, claim_namespace
+from streamworker.telemetry import transitions
 from streamworker.telemetry.status import Status
 from streamworker.worker import origin, stall
 from streamworker.worker.children import Children
@@ -187,6 +188,7 @@ class _Parts:
             quarantine=self.struck,
             processes=self.processes,
             called=self._called,
+            quiet=transitions.wanted(),
         )
         session = Session(
             settings,
@@ -217,9 +219,13 @@ class _Parts:
         self.watcher: Watcher | None = None
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
         if self.telling is not None:
-            self.pump.teller = self.telling.metrics
+            self.pump.tellers.append(self.telling.metrics)
             self.keeper.timed(self.telling.metrics.answered)
             self.watcher = self.telling.watcher(worker)
+        if transitions.wanted():
+            lines = transitions.Transitions(worker.id)
+            self.pump.tellers.append(lines)
+            self.keeper.on_recovered = lines.recovered
 
     def _ended(self, running: Running) -> None:
         running.ended = time.monotonic()
