@@ -138,7 +138,7 @@ def run(
 
 
 def _need_postgres(name: str, target: str) -> None:
-    """Raises CommandFailed where nobody says where Postgres is: a companion would only die again and again."""
+    """Raises CommandFailed where nobody says where Postgres is: a companion would die again and again."""
     from streamworker.cli.edge import CommandFailed
     from streamworker.cli.target import load_app
 

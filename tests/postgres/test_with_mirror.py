@@ -64,7 +64,10 @@ async def test_it_does_not_outlive_a_worker_that_was_killed(stage: Stage) -> Non
     wait_until(lambda: not alive(pid), timeout=20, what="the mirror has ended")
 
 
-def test_without_a_postgres_it_says_what_is_missing(stage: Stage) -> None:
-    worker = stage.process("run", "mirror_jobs:app", "--with-mirror", STREAMWORKER_POSTGRES_DSN="")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_without_a_postgres_it_refuses_and_says_what_is_missing(stage: Stage, processes: str) -> None:
+    more = ("--with-mirror", "--processes", processes)
+    worker = stage.process("run", "mirror_jobs:app", *more, STREAMWORKER_POSTGRES_DSN="")
 
-    worker.wait_for_log("STREAMWORKER_POSTGRES_DSN")
+    assert worker.wait() == 2
+    assert "--with-mirror needs Postgres: set STREAMWORKER_POSTGRES_DSN" in worker.log()
