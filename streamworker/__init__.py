@@ -46,8 +46,11 @@ if TYPE_CHECKING:
     from streamworker.core.retry import Retry
     from streamworker.core.router import Route
     from streamworker.core.states import Disposition, ErrorClass, Status
+    from streamworker.effects.operation import Operation
+    from streamworker.effects.transaction import Transaction
     from streamworker.flow.dependency import DependencyCall
     from streamworker.flow.locks import Lock
+    from streamworker.outbox.enqueue import enqueue_in
     from streamworker.request import JobView, Options, Request
     from streamworker.sync_client import SyncClient, SyncJob
     from streamworker.task import BadArguments, Call, Context, Task
@@ -85,6 +88,7 @@ __all__ = [
     "Lock",
     "LockBusy",
     "LockLost",
+    "Operation",
     "OperationConflict",
     "Options",
     "OutcomeUnknown",
@@ -105,10 +109,12 @@ __all__ = [
     "SyncClient",
     "SyncJob",
     "Task",
+    "Transaction",
     "TransientError",
     "UnknownTask",
     "Worker",
     "__version__",
+    "enqueue_in",
 ]
 
 
@@ -129,8 +135,11 @@ _NAMES_OF = {
     "streamworker.core.retry": "Retry",
     "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
+    "streamworker.effects.operation": "Operation",
+    "streamworker.effects.transaction": "Transaction",
     "streamworker.flow.dependency": "DependencyCall",
     "streamworker.flow.locks": "Lock",
+    "streamworker.outbox.enqueue": "enqueue_in",
     "streamworker.request": "JobView Options Request",
     "streamworker.sync_client": "SyncClient SyncJob",
     "streamworker.task": "BadArguments Call Context Task",

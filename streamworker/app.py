@@ -30,6 +30,7 @@ from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
+from streamworker.core.states import Disposition
 from streamworker.core.template import check_task_name
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
@@ -320,6 +321,10 @@ class App:
         self.check_lane(job.lane)
         placed = await place_one(self._source.get(), job, wait)
         return handle_of(placed, job, key, self._source)
+
+    def handle(self, job_id: str) -> Job[Any]:
+        """A handle on a job that is there, or will be."""
+        return Job(job_id, Disposition.ACCEPTED, self._source)
 
     async def feel(self) -> None:
         """Hear of the pressure in the lanes, once a second at most, if a rule asks for it."""

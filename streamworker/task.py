@@ -21,6 +21,7 @@ from streamworker.core.retry import Retry
 from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate, check_task_name
 from streamworker.request import Options, new_job, with_key_and_deadline
+from streamworker.settings import Settings
 from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 
@@ -317,6 +318,9 @@ class Submitter(Protocol):
 
     router: Router
     pressure: Mapping[str, Pressure]
+    settings: Settings
+
+    def handle(self, job_id: str) -> Job[Any]: ...
 
     async def feel(self) -> None: ...
 
@@ -329,6 +333,16 @@ class Call(Generic[R]):
 
     job: NewJob
     key: str | None
+    app: Submitter = field(repr=False, compare=False)
+
+    @property
+    def namespace(self) -> str:
+        """Whose job it is."""
+        return self.app.settings.namespace
+
+    def handle(self) -> Job[R]:
+        """A handle on the job, which somebody else sees to."""
+        return self.app.handle(self.job.job_id)
 
 
 class Task(Generic[P, R]):
@@ -441,7 +455,7 @@ class Task(Generic[P, R]):
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
         )
-        return Call(job, options.key)
+        return Call(job, options.key, self._app)
 
 
 @dataclass(frozen=True, slots=True)

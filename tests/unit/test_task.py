@@ -24,6 +24,7 @@ from streamworker import (
 from streamworker.core.job import Envelope
 from streamworker.core.lane import Pressure
 from streamworker.request import current_correlation_id
+from streamworker.settings import Settings
 from streamworker.store.routing import NO_RULES
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
 from streamworker.task import Signature, Task
@@ -324,10 +325,13 @@ async def test_enqueue_hands_its_job_and_key_to_the_app() -> None:
 
     class Recorder:
         router = NO_RULES
+        settings = Settings("x")
 
         def __init__(self) -> None:
             self.pressure: Mapping[str, Pressure] = {}
             self.seen: list[tuple[NewJob, str | None]] = []
+
+        def handle(self, job_id: str) -> Any: ...
 
         async def feel(self) -> None: ...
 

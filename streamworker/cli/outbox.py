@@ -1,0 +1,165 @@
+"""`streamworker outbox`: requests that were committed to Postgres, on their way to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamworker.cli.edge import CommandFailed
+from streamworker.cli.mirror import ORPHAN_PATIENCE, Dsn, _dsn
+from streamworker.cli.options import AppName, Json, RedisUrl, settings_of
+from streamworker.cli.output import emit_json, print_table, say
+
+if TYPE_CHECKING:
+    from streamworker.outbox.waiting import Waiting
+    from streamworker.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Relay requests that were committed to Postgres (enqueue_in), and look after those that wait.",
+)
+
+
+@app.command()
+def relay(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    poll: Annotated[
+        str, typer.Option("--poll", metavar="DURATION", help="How often to look when nothing waits.")
+    ] = "200ms",
+    listen: Annotated[
+        bool,
+        typer.Option("--listen", help="Be woken by enqueue_in(..., notify=True); not through PgBouncer."),
+    ] = False,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="DURATION", help="How long rows stay once Redis has them.")
+    ] = "7d",
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
+    ] = None,
+) -> None:
+    """Tell Redis of committed requests until SIGTERM or Ctrl-C.
+
+    Several may run: each row is told by one of them at a time, those of one entity in order. A row that Redis
+    refuses by itself is put aside; the others wait while Redis or Postgres is away.
+    """
+    import datetime
+
+    from streamworker.cli.run import LogLevel, log_to_stderr
+    from streamworker.cli.target import load_app
+    from streamworker.core import durations
+    from streamworker.outbox.relay import Relay
+    from streamworker.worker.leash import Leash
+
+    log_to_stderr(LogLevel.INFO)
+    settings = load_app(of).settings if of else settings_of(app, redis_url)
+    where = _dsn(dsn or settings.postgres_dsn)
+    keeping = datetime.timedelta(seconds=durations.parse(keep, what="--keep"))
+    every = durations.parse(poll, what="--poll")
+
+    async def serve() -> None:
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        relay = Relay(settings, where, name, poll=every, listen=listen, keep=keeping)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, relay.stop)
+
+        def orphaned() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending anyway
+                loop.call_soon_threadsafe(relay.stop)
+
+        if (leash := Leash.inherited()) is not None:  # beside a worker: not without it
+            leash.hold(orphaned, patience=ORPHAN_PATIENCE)
+        await relay.run()
+
+    asyncio.run(serve())
+
+
+@app.command("list")
+def list_(
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    refused: Annotated[bool, typer.Option("--refused", help="Only those that were put aside.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="K", min=1)] = 50,
+    as_json: Json = False,
+) -> int:
+    """Show the requests that Redis does not have yet, the oldest first. Exit code 1 if any was put aside."""
+    settings = settings_of(app, redis_url)
+    found = asyncio.run(_list(settings, _dsn(dsn), refused, limit))
+    if as_json:
+        emit_json({"waiting": found.waiting, "refused": found.refused, "items": found.items})
+        return 1 if found.refused else 0
+    if found.items:
+        rows = [
+            (each["id"], each["task"], each["age"], each["attempts"], each["error"] or "")
+            for each in found.items
+        ]
+        print_table(["job", "task", "age", "attempts", "error"], rows)
+    say(f"{found.waiting} wait, {found.refused} were put aside")
+    return 1 if found.refused else 0
+
+
+async def _list(settings: Settings, dsn: str, refused: bool, limit: int) -> Waiting:
+    from streamworker.outbox import waiting
+
+    found: Waiting = await _with_postgres(
+        dsn, lambda link: waiting.look(link, settings.namespace, refused, limit)
+    )
+    return found
+
+
+@app.command()
+def retry(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Of these jobs only.")] = None,
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    as_json: Json = False,
+) -> None:
+    """Tell Redis again of requests that were put aside, or of which nobody knows whether it was told.
+
+    Look first: one that Redis had long ago, and has forgotten since, would run again.
+    """
+    settings = settings_of(app, redis_url)
+    again = asyncio.run(_retry(settings, _dsn(dsn), jobs))
+    if as_json:
+        emit_json({"retried": again})
+    else:
+        print(f"{len(again)} requests are tried again")
+
+
+async def _retry(settings: Settings, dsn: str, jobs: list[str] | None) -> list[str]:
+    from streamworker.core.errors import InvalidArgument
+    from streamworker.core.ids import check_job_id
+    from streamworker.outbox import waiting
+
+    try:
+        ids = None if not jobs else [check_job_id(each) for each in jobs]
+    except InvalidArgument as error:
+        raise CommandFailed(str(error), code=2) from None
+    found: list[str] = await _with_postgres(dsn, lambda link: waiting.retry(link, settings.namespace, ids))
+    return found
+
+
+async def _with_postgres(dsn: str, act: Any) -> Any:
+    """Raises PostgresUnavailable."""
+    from streamworker.postgres import connection
+
+    link = await connection.connect(dsn)
+    try:
+        return await act(link)
+    except Exception as error:
+        if connection.passing(error):
+            raise connection.unavailable(error) from error
+        raise
+    finally:
+        await link.close()

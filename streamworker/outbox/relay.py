@@ -1,0 +1,252 @@
+"""The relay: tells Redis of the requests that were committed to the outbox, each once, however often it dies.
+
+Any number may run: rows are locked with SKIP LOCKED while they are told, and telling twice is harmless
+while Redis has the job's record. A row that may have been told longer ago than a record lives is looked up
+first (D19).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown, StreamworkerError
+from streamworker.core.states import Disposition
+from streamworker.outbox import table
+from streamworker.outbox.doubt import Doubt
+from streamworker.outbox.rows import CHANNEL, job_of
+from streamworker.outbox.table import Row
+from streamworker.postgres import migrate
+from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
+from streamworker.settings import Settings
+from streamworker.store.caller import backoff
+from streamworker.store.connection import Link, Opens, ReplyError
+from streamworker.store.placing import Placed, chunked
+from streamworker.store.queue import Queue
+from streamworker.store.scripts import NewJob
+
+if TYPE_CHECKING:
+    import asyncpg
+
+log = logging.getLogger("streamworker.outbox")
+
+#: Rows of one round.
+BATCH = 500
+#: Seconds between two looks when there was nothing.
+POLL_EVERY = 0.2
+#: Times that Redis may refuse a row by itself until it is put aside.
+REFUSALS = 5
+#: Seconds between two looks for what is too old, and between two attempts while a server is away, at most.
+PRUNE_EVERY, LONGEST_PAUSE = 600.0, 5.0
+#: Seconds that Redis may take to answer, and until it is asked again after it took no jobs.
+PATIENCE, REST = 5.0, 1.0
+DEFAULT_KEEP = datetime.timedelta(days=7)
+#: What stands for a job whose request was answered by another one.
+_ENDED = {
+    Disposition.DUPLICATE: "its key is held by job {0}, which has the same arguments",
+    Disposition.CONFLICT: "its key is held by job {0}, which has other arguments",
+}
+
+
+class Relay:
+    """Relays the outbox of one namespace: `await Relay(settings, dsn, name).run()`, until `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        dsn: str,
+        name: str,
+        *,
+        poll: float = POLL_EVERY,
+        listen: bool = False,
+        keep: datetime.timedelta = DEFAULT_KEEP,
+        opens: Opens = Link,
+    ) -> None:
+        """`listen`: be woken by commits with `notify=True`; not through PgBouncer in transaction mode."""
+        self._namespace = settings.namespace
+        self._dsn = dsn
+        self._name = name
+        self._poll = poll
+        self._listen = listen
+        self._keep = keep
+        self._queue = Queue(settings, patience=PATIENCE, opens=opens)
+        self._doubt = Doubt(self._queue)
+        self._stopping = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._away = ""
+        self._next_prune = self._rest = 0.0
+        self.published = self.refused = 0
+
+    async def run(self) -> None:
+        """Relay until `stop`. Survives every error of Postgres and Redis."""
+        failures = 0
+        try:
+            while not self._stopping.is_set():
+                before = self.published
+                try:
+                    await self._serve()
+                    return
+                except (PostgresUnavailable, ConnectionLost, OutcomeUnknown, ReplyError) as error:
+                    self._tell(error)
+                except Exception as error:
+                    if not passing(error):
+                        log.exception("relay %s", self._name)
+                    self._tell(unavailable(error))
+                failures = 1 if self.published > before else failures + 1
+                await self._pause(min(LONGEST_PAUSE, 4 * backoff(failures)))
+        finally:
+            await self._queue.close()
+
+    def stop(self) -> None:
+        """Finish the round under way and end."""
+        self._stopping.set()
+        self._woken.set()
+
+    def _tell(self, error: Exception) -> None:
+        text = str(error)
+        if text != self._away:
+            log.warning("relay %s: %s; trying again until it works", self._name, text)
+        self._away = text
+
+    async def _serve(self) -> None:
+        connection = await connect(self._dsn)
+        try:
+            if missing := await migrate.pending(connection):
+                raise PostgresUnavailable(
+                    "schema", f"{missing[0].file} is not applied: streamworker mirror migrate"
+                )
+            if self._listen:
+                await connection.add_listener(CHANNEL, lambda *_: self._woken.set())
+            log.info("relay %s: relaying the outbox of %s", self._name, self._namespace)
+            while not self._stopping.is_set():
+                self._woken.clear()
+                self._rest = 0.0
+                told = await self.round(connection)
+                self._away = ""
+                if time.monotonic() >= self._next_prune:
+                    self._next_prune = time.monotonic() + PRUNE_EVERY
+                    await table.prune(connection, self._namespace, self._keep)
+                if self._rest or not told:
+                    await self._pause(max(self._rest, self._poll))
+        finally:
+            # Cancelled or broken: a graceful good-bye may hang.
+            connection.terminate()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (self._woken if self._listen else self._stopping).wait()
+
+    # --- a round
+
+    async def round(self, connection: asyncpg.Connection) -> int:
+        """Tell Redis of up to 500 rows; returns how many are over now. Raises what may pass."""
+        if not await table.pending(connection, self._namespace):
+            return 0
+        await self._queue.caller.ready()  # else the mark would say that they may have been told
+        marked = await table.mark(connection, self._namespace, BATCH)
+        async with connection.transaction():
+            rows = await table.lock(connection, self._namespace, marked)
+            rows, told, waiting = await self._doubt.judge(connection, rows)
+            await table.done(connection, told, "ACCEPTED")
+            await table.note(connection, waiting)
+            return len(told) + await self._publish(connection, rows)
+
+    async def _publish(self, connection: asyncpg.Connection, rows: Sequence[Row]) -> int:
+        """Tell Redis of these, in order; returns how many are over."""
+        readable: list[tuple[Row, NewJob]] = []
+        for row in rows:
+            try:
+                readable.append((row, job_of(row.fields)))
+            except (ValueError, TypeError) as error:
+                await self._refuse(connection, row, str(error), at_once=True)
+        over = len(rows) - len(readable)
+        chunks = chunked(readable, lambda pair: pair[1]) if readable else []
+        for number, chunk in enumerate(chunks):
+            try:
+                placed = await self._queue.enqueuer.place([job for _, job in chunk])
+            except ReplyError:
+                over += await self._settle(connection, await self._halve(connection, chunk))
+            except (ConnectionLost, EnqueueRejected) as error:
+                # These were certainly not told, nor those behind them.
+                left = [row for each in chunks[number:] for row, _ in each]
+                await table.unmark(connection, [row for row in left if row.fresh])
+                self._tell(error)
+                self._rest = (error.retry_after if isinstance(error, EnqueueRejected) else None) or REST
+                break
+            else:
+                rows_of_chunk = [row for row, _ in chunk]
+                over += await self._settle(connection, list(zip(rows_of_chunk, placed, strict=True)))
+        return over
+
+    async def _halve(
+        self, connection: asyncpg.Connection, pairs: Sequence[tuple[Row, NewJob]]
+    ) -> list[tuple[Row, Placed]]:
+        """What became of each, when Redis refuses some by themselves."""
+        if len(pairs) == 1:
+            row, job = pairs[0]
+            try:
+                (placed,) = await self._queue.enqueuer.place([job])
+                return [(row, placed)]
+            except ReplyError as error:
+                await self._refuse(connection, row, str(error))
+                return []
+        half = len(pairs) // 2
+        return await self._halve(connection, pairs[:half]) + await self._halve(connection, pairs[half:])
+
+    async def _settle(self, connection: asyncpg.Connection, placed: Sequence[tuple[Row, Placed]]) -> int:
+        by_answer: dict[str, list[Row]] = {}
+        back: list[Row] = []
+        for row, answer in placed:
+            if answer.disposition is Disposition.REJECTED:
+                back.append(row)
+            elif answer.disposition in _ENDED:
+                await self._answered_by_another(connection, row, answer)
+            else:
+                by_answer.setdefault(answer.disposition, []).append(row)
+        for disposition, rows in by_answer.items():
+            await table.done(connection, rows, disposition)
+            self.published += len(rows)
+        await table.unmark(connection, [row for row in back if row.fresh])
+        if back:
+            log.warning("relay %s: %d requests were rejected for now", self._name, len(back))
+            self._rest = REST
+        return len(placed) - len(back)
+
+    async def _answered_by_another(self, connection: asyncpg.Connection, row: Row, answer: Placed) -> None:
+        why = _ENDED[answer.disposition].format(answer.job_id)
+        await table.end_job(connection, row, why)
+        if answer.disposition is Disposition.CONFLICT:
+            await self._refuse(connection, row, why, at_once=True)
+        else:
+            await table.done(connection, [row], f"{answer.disposition} {answer.job_id}")
+            self.published += 1
+
+    async def _refuse(
+        self, connection: asyncpg.Connection, row: Row, why: str, *, at_once: bool = False
+    ) -> None:
+        over = at_once or row.fields["attempts"] >= REFUSALS
+        await table.refuse(connection, row, why, over=over)
+        if over:
+            self.refused += 1
+            log.error("relay %s: the request of job %s is put aside: %s", self._name, row.job_id, why)
+
+
+async def relay_all(settings: Settings, dsn: str, name: str) -> int:
+    """Tell Redis of all that waits now; returns of how many. For tests and scripts."""
+    relay = Relay(settings, dsn, name)
+    connection = await connect(dsn)
+    try:
+        total = 0
+        while told := await relay.round(connection):
+            total += told
+        return total
+    finally:
+        await connection.close()
+        with contextlib.suppress(StreamworkerError):
+            await relay._queue.close()
