@@ -19,6 +19,7 @@ from streamworker.cli import (
     lanes,
     lua,
     mirror,
+    outbox,
     overload,
     route,
     run,
@@ -74,6 +75,8 @@ app.command("doctor")(doctor.doctor)
 app.command("exporter")(exporter.exporter)
 app.command("demo")(demo.demo)
 app.add_typer(mirror.app, name="mirror")
+app.add_typer(outbox.app, name="outbox")
+app.add_typer(dashboards.app, name="dashboards")
 app.add_typer(lua.app, name="lua")
 
 
