@@ -121,8 +121,7 @@ end
 
 local function holds(rec, name)          -- by its record, which decides (D13)
   if not rec or rec.bad then return false end
-  if WAITING[rec.status] then return is_granted(rec, name) end
-  if is_granted(rec, name) then return true end            -- it tries a dependency
+  if is_granted(rec, name) then return true end            -- while it waits, or tries a dependency
   return HELD[rec.status] and LOCK[kind_of(name)] and word_of(rec, name) ~= nil
 end
 

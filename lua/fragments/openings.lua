@@ -70,10 +70,12 @@ end
 local function open_up(gate)             -- a pause whose time has come, or that was lifted
   local scope = sub(gate.name, 7)
   local pause = paused(scope)
-  if pause and pause.till > now and (pause.state == 'paused' or sub(scope, 1, 5) == 'lane:') then
-    timers[gate.name] = format('%d', pause.till)
-  elseif pause and pause.state == 'paused' then
-    if pause.till > 0 then lift(scope, RAMP_MS) end
+  if pause and pause.state == 'paused' then
+    if pause.till > now then
+      timers[gate.name] = format('%d', pause.till)
+    elseif pause.till > 0 then
+      lift(scope, RAMP_MS)
+    end
   elseif let_in(gate, pause) and pause then
     set_pause(scope, nil)
   end

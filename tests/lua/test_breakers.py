@@ -9,8 +9,8 @@ import pytest
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from tests.lua.driver import LEASE, Shard, job
-from tests.lua.test_gates import holders as holders_of
-from tests.lua.test_gates import ids, waiters
+from tests.lua.gating import holders as holders_of
+from tests.lua.gating import ids, waiters
 from tests.lua.test_ramps import waken
 
 BREAKER = "breaker:dependency:carrier"
@@ -303,6 +303,15 @@ def test_what_was_let_in_and_not_claimed_waits_again_when_it_opens(shard: Shard)
     assert holders(shard) == {}
 
 
+def test_one_good_call_is_not_enough(shard: Shard) -> None:
+    half_open(shard, "a")
+    report(shard, ok=1)
+    assert state(shard) == "half_open"
+    report(shard, ok=1)
+
+    assert state(shard) == "closed"
+
+
 # --- closing ----------------------------------------------------------------------------------------------
 
 
@@ -343,6 +352,14 @@ def test_trials_that_run_on_when_it_closes_hold_nothing_in_the_end(shard: Shard)
 
     assert holders(shard) == {}
     assert state(shard) == "closed"
+
+
+def test_who_was_let_in_to_try_holds_nothing_of_a_closed_one(shard: Shard) -> None:
+    half_open(shard, *"ab")
+    report(shard, ok=2)
+
+    assert ids(shard.claim()) == ["a", "b"]
+    assert holders(shard) == {}
 
 
 def test_it_opens_again_from_its_ramp(shard: Shard) -> None:

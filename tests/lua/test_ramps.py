@@ -6,7 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Success
 from tests.lua.driver import Shard, plan_of
-from tests.lua.test_gates import fill, ids
+from tests.lua.gating import fill, ids
 
 MINUTE = 60_000
 
