@@ -9,6 +9,7 @@ import typer
 from streamworker.cli import (
     breakers,
     cron,
+    dashboards,
     demo,
     dlq,
     doctor,
