@@ -14,6 +14,7 @@ from streamworker.cli import (
     dlq,
     doctor,
     enqueue,
+    explain,
     exporter,
     gates,
     jobs,
@@ -65,6 +66,7 @@ app.add_typer(cron.app, name="cron")
 app.command("lanes")(lanes.lanes)
 app.command("route")(route.route)
 app.command("workers")(workers.workers)
+app.command("explain")(explain.explain)
 app.command("gates")(gates.gates)
 app.add_typer(tune.limits_app, name="limits")
 app.add_typer(breakers.breakers_app, name="breakers")

@@ -1,0 +1,67 @@
+"""The job is over."""
+
+from __future__ import annotations
+
+from streamworker.core.states import QUIET_CODES, Status
+from streamworker.ops import inspect
+from streamworker.ops.explain.answer import Answer, Explanation
+from streamworker.ops.explain.scene import Scene
+from streamworker.ops.history import iso
+from streamworker.store.queue import Queue
+
+#: What is known of the codes that the engine gives.
+MEANINGS = {
+    "cancelled": "It was cancelled.",
+    "discarded": "An operator discarded it.",
+    "superseded": "Another job took its place.",
+    "expired": "It waited or ran beyond its deadline.",
+    "crash_loop": "Three workers died while they held it.",
+    "worker_lost": "A worker died while it ran it, and its policy has no further try.",
+    "too_many_starts": "It was started as often as its task allows, without an end.",
+    "unknown_task": "No worker knew its task for an hour.",
+    "bad_arguments": "Its arguments do not fit the handler.",
+    "timeout": "It ran for longer than its time limit.",
+}
+
+
+async def answer(scene: Scene) -> Answer:
+    """How it ended."""
+    record = scene.record
+    error_class, _, code = (record.text("ec") or "").partition(" ")
+    body = await scene.queue.caller.command("HGET", scene.queue.keys.body(record.job_id), "error")
+    error = None if body is None else body.decode("utf-8", "replace")
+    found = _ended(record.status, error_class, code, record.attempt, error, record.job_id)
+    found.facts["finished_at"] = iso(record.finished_at)
+    return found
+
+
+async def from_memory(queue: Queue, job_id: str) -> Explanation:
+    """A job whose record has expired. Raises JobNotFound, PostgresUnavailable."""
+    report = await inspect.report(queue, job_id)
+    found = _ended(
+        report.status,
+        report.error_class or "",
+        report.error_code or "",
+        report.attempt,
+        report.error,
+        job_id,
+    )
+    found.facts["finished_at"] = iso(report.finished_at)
+    return Explanation(job_id, str(report.status), report.task, report.lane, found)
+
+
+def _ended(
+    status: Status, error_class: str, code: str, attempt: int, error: str | None, job_id: str
+) -> Answer:
+    if status is Status.SUCCEEDED:
+        return Answer(
+            "succeeded", [f"It succeeded, attempt {attempt}."], [f"streamworker jobs show {job_id}"]
+        )
+    says = [MEANINGS.get(code, f"It failed for good with a {error_class} error, attempt {attempt}.")]
+    if error:
+        says.append(f"{code}: {error}" if code else error)
+    quiet = code in QUIET_CODES
+    do = [f"streamworker jobs show {job_id}"] if quiet else [f"streamworker dlq show {job_id}"]
+    if not quiet:
+        do.append(f"streamworker dlq replay {job_id}")
+    return Answer(code or "failed", says, do, {"error_class": error_class or None, "attempts": attempt})

@@ -1,0 +1,170 @@
+"""The job waits for its turn in its lane."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from streamworker.ops.explain.answer import Answer
+from streamworker.ops.explain.scene import Scene, said_by, span
+from streamworker.ops.history import iso
+from streamworker.store.events import pairs
+from streamworker.store.keys import GROUP
+
+#: Entries before the job that are counted at most, and entries of one read.
+_COUNTED, _PAGE = 100_000, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Jobs before this one in its stream; `more`: at least so many."""
+
+    count: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        return f"more than {self.count}" if self.more else str(self.count or "none")
+
+
+async def ahead(scene: Scene, kind: str) -> Ahead:
+    """How many entries of its stream come before the job's and are not delivered."""
+    record = scene.record
+    assert record.entry is not None
+    command = scene.queue.caller.command
+    stream = scene.queue.keys.stream(record.lane, kind, record.text("tn") or "")
+    entry = record.entry[1]
+    start = "-"
+    if kind not in ("b", "t"):  # no worker reads those: what is in them is not delivered
+        for flat in await command("XINFO", "GROUPS", stream):
+            group = pairs(flat)
+            if group[b"name"] == GROUP.encode():
+                start = f"({group[b'last-delivered-id'].decode()}"
+    count = 0
+    while count < _COUNTED:
+        page = await command("XRANGE", stream, start, f"({entry}", "COUNT", _PAGE)
+        count += len(page)
+        if len(page) < _PAGE:
+            return Ahead(count)
+        start = f"({page[-1][0].decode()}"
+    return Ahead(count, more=True)
+
+
+async def answer(scene: Scene, sample: float) -> Answer:
+    """Why nobody has taken it yet."""
+    record = scene.record
+    assert record.entry is not None
+    kind, _ = record.entry
+    waits = span(scene.now - (record.number("at") or scene.now))
+    facts: dict[str, object] = {"lane": record.lane, "enqueued_at": iso(record.number("at"))}
+    pause = scene.pauses.get(f"lane:{record.lane}")
+    if pause is not None and pause.state == "paused":
+        until = "until somebody resumes it" if pause.until is None else f"until {iso(pause.until)}"
+        return Answer(
+            "lane_paused",
+            [f"Lane {record.lane} is paused {said_by(pause)}, {until}."],
+            [f"streamworker resume lane:{record.lane}"],
+            {**facts, "by": pause.by, "reason": pause.reason},
+        )
+    if not scene.workers:
+        return Answer(
+            "no_worker",
+            [f"No worker is alive; it waits for {waits}."],
+            ["streamworker run MODULE:APP"],
+            facts,
+        )
+    serving = scene.serving(record.lane)
+    if not serving:
+        return Answer(
+            "lane_not_served",
+            [f"None of the {len(scene.workers)} living workers serves lane {record.lane}."],
+            [f"streamworker run MODULE:APP --lanes {record.lane}", "streamworker workers"],
+            facts,
+        )
+    if scene.declared is None and scene.any_manifest:
+        return Answer(
+            "unknown_task",
+            [
+                f"No worker has ever published a task {record.task!r}: whoever takes the job hands it back.",
+                "Is the name right, and is the deploy out?",
+            ],
+            [f"deploy workers whose app has {record.task}"],
+            facts,
+        )
+    if record.text("hg"):
+        facts["granted"] = (record.text("hg") or "").strip()
+        return Answer(
+            "granted",
+            [
+                f"It has passed {facts['granted']} and waits for a free slot; it returns after 5 s."
+            ],
+            ["streamworker workers"],
+            facts,
+        )
+    if (stop := _will_park(scene)) is not None:
+        return stop
+    return await _in_turn(scene, kind, len(serving), waits, facts, sample)
+
+
+def _will_park(scene: Scene) -> Answer | None:
+    """What it will be parked for as soon as a worker looks at it."""
+    record = scene.record
+    for scope in (f"task:{record.task}", f"tenant:{record.text('tn')}"):
+        pause = scene.pauses.get(scope)
+        if pause is not None and pause.state == "paused":
+            return Answer(
+                "paused",
+                [f"{scope} is paused {said_by(pause)}; the job will be parked when its turn comes."],
+                [f"streamworker resume {scope}"],
+                {"scope": scope, "by": pause.by, "reason": pause.reason},
+            )
+    return None
+
+
+async def _in_turn(
+    scene: Scene, kind: str, workers: int, waits: str, facts: dict[str, object], sample: float
+) -> Answer:
+    record = scene.record
+    before = await ahead(scene, kind)
+    pause = scene.pauses.get(f"lane:{record.lane}")
+    facts |= {"ahead": before.count, "workers": workers}
+    says = [f"It waits for its turn in lane {record.lane} for {waits}; {before} before it."]
+    if pause is not None:
+        says.append(f"The lane was resumed, and opens little by little until {iso(pause.until)}.")
+    if sample > 0:
+        rate = await _rate(scene, sample)
+        facts["rate"] = round(rate, 2)
+        if rate > 0:
+            eta = (before.count + 1) / rate
+            facts["starts_in_seconds"] = round(eta, 1)
+            says.append(f"The lane starts {rate:.3g} jobs a second: its turn may come in {span(eta * 1000)}.")
+        elif before.count:
+            says.append(
+                f"No job of the lane was started within {sample:g} s: its slots are taken, or stand still."
+            )
+    return Answer(
+        "in_turn" if pause is None else "ramp", says, ["streamworker lanes", "streamworker workers"], facts
+    )
+
+
+async def _rate(scene: Scene, seconds: float) -> float:
+    """Jobs of the lane that stopped waiting, a second: what came in, less what the depth grew by."""
+    lane = scene.record.lane
+    began, first = asyncio.get_running_loop().time(), await _counted(scene, lane)
+    await asyncio.sleep(seconds)
+    second = await _counted(scene, lane)
+    passed = asyncio.get_running_loop().time() - began
+    came, grew = second[0] - first[0], second[1] - first[1]
+    return max(0.0, (came - grew) / passed)
+
+
+async def _counted(scene: Scene, lane: str) -> tuple[int, int]:
+    """Jobs that ever came into the lane, and those that wait in it or for their time."""
+    stats = pairs(await scene.queue.caller.command("HGETALL", scene.queue.keys.stats))
+    came = waiting = 0
+    for field, value in stats.items():
+        kind, _, rest = field.decode().partition(":")
+        if kind == "enqueued" and rest.partition(":")[0] == lane:
+            came += int(value)
+        elif kind in ("queued", "turned", "parked", "scheduled") and rest == lane:
+            waiting += int(value)
+    return came, waiting
