@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from streamworker.core.retry import Retry
     from streamworker.core.router import Route
     from streamworker.core.states import Disposition, ErrorClass, Status
+    from streamworker.effects.fences import fenced_update, touch
     from streamworker.effects.operation import Operation
     from streamworker.effects.transaction import Transaction
     from streamworker.flow.dependency import DependencyCall
@@ -115,6 +116,8 @@ __all__ = [
     "Worker",
     "__version__",
     "enqueue_in",
+    "fenced_update",
+    "touch",
 ]
 
 
@@ -135,6 +138,7 @@ _NAMES_OF = {
     "streamworker.core.retry": "Retry",
     "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
+    "streamworker.effects.fences": "fenced_update touch",
     "streamworker.effects.operation": "Operation",
     "streamworker.effects.transaction": "Transaction",
     "streamworker.flow.dependency": "DependencyCall",

@@ -32,6 +32,7 @@ from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
 from streamworker.core.states import Disposition
 from streamworker.core.template import check_task_name
+from streamworker.effects.duplicates import DuplicateOn
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
@@ -187,6 +188,7 @@ class App:
         entity_order: Literal["free", "strict"] = "free",
         uses: Sequence[str] = (),
         limits: Sequence[Limit] = (),
+        duplicate_on: DuplicateOn | None = None,
     ) -> TaskDecorator: ...
 
     def task(  # type: ignore[misc]  # options are checked by _register
@@ -225,6 +227,7 @@ class App:
         entity_order: Literal["free", "strict"] = "free",
         uses: Sequence[str] = (),
         limits: Sequence[Limit] = (),
+        duplicate_on: DuplicateOn | None = None,
     ) -> Task[..., Any]:
         task_name = check_task_name(name or handler.__name__)
         if task_name in self.tasks:
@@ -264,6 +267,7 @@ class App:
             run_in=run_in,
             gates=gates,
             uses=uses,
+            duplicate_on=duplicate_on or {},
         )
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
         self.tasks[task_name] = task

@@ -20,6 +20,8 @@ from streamworker.core.limits import Dependency
 from streamworker.core.retry import Retry
 from streamworker.core.router import Router
 from streamworker.core.template import KeyTemplate, check_task_name
+from streamworker.effects.duplicates import DuplicateOn
+from streamworker.effects.duplicates import check as check_duplicate_on
 from streamworker.request import Options, new_job, with_key_and_deadline
 from streamworker.settings import Settings
 from streamworker.store.manifest import CronSpec, Declaration
@@ -84,20 +86,21 @@ class Context:
 
         return DependencyCall(name, Dependency())
 
-    def lock(self, name: str, *, ttl: Duration | None = None, wait: Duration = 10.0) -> Lock:
+    def lock(self, name: str, *, ttl: Duration | None = None, wait: Duration = 10.0, floor: int = 0) -> Lock:
         """A fenced lock for a part of the handler, as `async with ctx.lock(f"order:{order_id}") as lock:`.
 
         `lock.token` is larger than every one before, for writes that refuse an older one. The lock is
         renewed while it is held and dies with its holder after `ttl` (30 s, or the timeout if that is less).
         A handler waits up to `wait` for it, then LockBusy is raised, which is transient; LockLost when it
-        could not be renewed. In a context that you made yourself the lock is always free. Raises
+        could not be renewed. `floor`: the token is larger than that, such as one that a row has seen before
+        Redis lost its data. In a context that you made yourself the lock is always free. Raises
         ConfigurationError for a ttl above the task's timeout.
         """
         if self._locks is None:
             from streamworker.flow.locks import alone
 
             self._locks = alone(self) if self._locking is None else self._locking.locks(self)
-        return self._locks.lock(name, ttl, wait)
+        return self._locks.lock(name, ttl, wait, floor)
 
     def transaction(self, step: str = "") -> Transaction:
         """A transaction in Postgres that happens once, as `async with ctx.transaction() as tx:`.
@@ -244,6 +247,7 @@ class Policy:
     in_process: bool = False  # run in a child process, not in the worker's loop or a thread of it
     gates: tuple[Gate, ...] = ()  # what its jobs must pass to start
     uses: tuple[str, ...] = ()  # names of the dependencies that it calls
+    duplicate_on: DuplicateOn = field(default_factory=dict)  # errors that mean that the effect is there
 
     @classmethod
     def of(
@@ -263,6 +267,7 @@ class Policy:
         run_in: str = "thread",
         gates: tuple[Gate, ...] = (),
         uses: Sequence[str] = (),
+        duplicate_on: DuplicateOn | None = None,
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
         retry = retry or Retry()
@@ -296,6 +301,7 @@ class Policy:
             run_in == "process",
             gates,
             tuple(uses),
+            check_duplicate_on(name, duplicate_on or {}),
         )
 
     def warnings(self, task: str) -> list[str]:

@@ -79,7 +79,7 @@ class Locks:
         self.loop = loop
         self.held: list[Lock] = []
 
-    def lock(self, name: str, ttl: Duration | None, wait: Duration) -> Lock:
+    def lock(self, name: str, ttl: Duration | None, wait: Duration, floor: int = 0) -> Lock:
         """Raises ConfigurationError, DurationError or InvalidArgument for what cannot work."""
         if not name:
             raise InvalidArgument("lock", name, 'names what it is about, such as f"order:{order_id}"')
@@ -91,7 +91,7 @@ class Locks:
             )
         if seconds <= 0:
             raise ConfigurationError(f"lock {name!r}: its ttl must be above 0")
-        return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"))
+        return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"), floor)
 
     def slow_call(self, dependency: str, seconds: float) -> None:
         """A call of a dependency ended; a lock that was held meanwhile is warned of, once for each task."""
@@ -150,6 +150,7 @@ class Lock:
 
     __slots__ = (
         "_deadline",
+        "_floor",
         "_key",
         "_locks",
         "_lost",
@@ -161,7 +162,7 @@ class Lock:
         "ttl",
     )
 
-    def __init__(self, locks: Locks, name: str, ttl: float, wait: float) -> None:
+    def __init__(self, locks: Locks, name: str, ttl: float, wait: float, floor: int = 0) -> None:
         self.name = name
         #: Larger than every token that was given before; for writes that refuse an older one.
         self.token = 0
@@ -169,10 +170,16 @@ class Lock:
         self._key = key_of(name)
         self._locks = locks
         self._wait = wait
+        self._floor = floor
         self._deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
         self._lost = False
         self._renewing: asyncio.Task[None] | None = None
         self._scope: anyio.CancelScope | None = None
+
+    @property
+    def holder(self) -> str:
+        """Whose it is: the job, and the fence of its claim."""
+        return self._locks.holder
 
     def check(self) -> None:
         """Raise LockLost if the lock is not ours any more."""
@@ -186,7 +193,11 @@ class Lock:
             sent = time.monotonic()
             word, value = await self._locks.run(
                 scripts.lock_acquire(
-                    clock="", name=self._key, holder=self._locks.holder, ttl_ms=self._ttl_ms, floor=0
+                    clock="",
+                    name=self._key,
+                    holder=self._locks.holder,
+                    ttl_ms=self._ttl_ms,
+                    floor=self._floor,
                 )
             )
             if word == b"OK":

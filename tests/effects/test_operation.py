@@ -1,0 +1,122 @@
+"""`ctx.operation`: Postgres remembers how far an effect elsewhere came, and no more than that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from streamworker import App, Context, Retry, TransientError
+from tests.effects.reading import operations
+from tests.integration.serving import failure, serving
+
+SOON = Retry.schedule("10ms", "10ms", "10ms", unknown=["10ms", "10ms"])
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+class Provider:
+    """Takes payments. One that `honours` keys takes each once."""
+
+    def __init__(self, *, honours: bool, answers: list[bool]) -> None:
+        self.charges: dict[str, int] = {}
+        self.calls = 0
+        self._honours = honours
+        self._answers = iter(answers)  # whether each call is answered; all are carried out
+
+    async def charge(self, key: str) -> str:
+        self.calls += 1
+        if not (self._honours and key in self.charges):
+            self.charges[key] = self.charges.get(key, 0) + 1
+        if not next(self._answers, True):
+            raise TransientError("the answer was lost")
+        return f"receipt of {key}"
+
+    async def find(self, key: str) -> str | None:
+        return f"receipt of {key}" if key in self.charges else None
+
+
+def charging(app: App, provider: Provider) -> Any:
+    @app.task(retry=SOON)
+    async def charge(ctx: Context, amount: int) -> Any:
+        async with ctx.operation("charge") as op:
+            if op.uncertain and not provider._honours:
+                op.result = await provider.find(op.key)
+            if op.result is None:
+                op.result = await provider.charge(op.key)
+        if ctx.attempt == 1:
+            raise TransientError("after the charge")
+        return op.result
+
+    return charge
+
+
+@pytest.mark.parametrize("honours", [True, False])
+async def test_an_operation_that_is_done_is_not_called_again(
+    app: App, shop: asyncpg.Connection, honours: bool
+) -> None:
+    provider = Provider(honours=honours, answers=[])
+    async with serving(app):
+        job = await charging(app, provider).options(key="p1").enqueue(5)
+        assert await job.result(10) == "receipt of p1:charge"
+
+    assert (provider.calls, provider.charges) == (1, {"p1:charge": 1})
+    (row,) = await operations(shop)
+    assert (row["step"], row["status"], row["result"]) == ("charge", "succeeded", b'"receipt of p1:charge"')
+
+
+@pytest.mark.parametrize("honours", [True, False])
+async def test_of_a_call_whose_answer_was_lost_the_next_attempt_knows_that_nobody_knows(
+    app: App, shop: asyncpg.Connection, honours: bool
+) -> None:
+    provider = Provider(honours=honours, answers=[False])
+    async with serving(app):
+        job = await charging(app, provider).options(key="p1").enqueue(5)
+        assert await job.result(10) == "receipt of p1:charge"
+
+    assert provider.charges == {"p1:charge": 1}
+    assert provider.calls == (2 if honours else 1), "one that honours keys may be called again"
+
+
+async def test_a_call_that_was_certainly_not_made_leaves_nothing(app: App, shop: asyncpg.Connection) -> None:
+    uncertain: list[bool] = []
+
+    @app.task(retry=SOON)
+    async def charge(ctx: Context) -> Any:
+        async with ctx.operation("charge") as op:
+            uncertain.append(op.uncertain)
+            if ctx.attempt == 1:
+                op.did_not_happen()
+                raise TransientError("refused before it began")
+            op.result = 1
+        return op.result
+
+    async with serving(app):
+        assert await (await charge.enqueue()).result(10) == 1
+
+    assert uncertain == [False, False]
+
+
+async def test_the_attempt_that_was_first_to_know_has_the_word(app: App, shop: asyncpg.Connection) -> None:
+    @app.task
+    async def charge(ctx: Context) -> Any:
+        async with ctx.operation("charge") as op:
+            await shop.execute(
+                "UPDATE streamworker.processed_operations SET status = 'succeeded', result = '\"theirs\"'"
+            )
+            op.result = "ours"
+        return op.result
+
+    async with serving(app):
+        assert await (await charge.enqueue()).result(10) == "theirs"
+
+
+async def test_the_same_key_with_another_amount_is_a_conflict(app: App, shop: asyncpg.Connection) -> None:
+    provider = Provider(honours=True, answers=[])
+    charge = charging(app, provider)
+    async with serving(app):
+        await (await charge.options(key="k").enqueue(5)).result(10)
+        await app.queue().caller.command("DEL", app.queue().keys.key("charge::k"))
+        assert (await failure(await charge.options(key="k").enqueue(6))).code == "operation_conflict"
+
+    assert provider.calls == 1
