@@ -26,6 +26,7 @@ from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
 from streamworker.effects.attempt import Effecting
+from streamworker.effects.duplicates import Duplicate, loader_for
 from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Dependencies, Result, Told, blamed
 from streamworker.flow.locks import Locking
@@ -284,10 +285,25 @@ class Runner:
             running.stale = context._stale
         return context.recorded if value is None else value
 
+        except Exception as error:
+            value = await self._first_result(error, task, context, envelope.args)
+            if value is None:
+                raise
     async def _handle(
         self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
     ) -> Any:
         if task.is_async:
+    async def _first_result(
+        self, error: Exception, task: Task[..., Any], context: Context, args: dict[str, Any]
+    ) -> Duplicate | None:
+        """What the first one came to, if the error says that the effect is there, and its loader finds it."""
+        loader = loader_for(error, task.policy.duplicate_on) if task.policy.duplicate_on else None
+        if loader is None:
+            return None
+        call = partial(contextvars.copy_context().run, loader, context, **args)
+        found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
+        return None if found is None else Duplicate(found)
+
             return await task.handler(context, **args)
         call = partial(contextvars.copy_context().run, task.handler, context, **args)
         running.thread = self._threads.submit(_caught, call)
@@ -406,6 +422,8 @@ def returned(value: Any) -> Outcome:
         return Success(codec.encode_result({"skipped": value.why}), Reason.SKIPPED)
     return Success(codec.encode_result(value))
 
+    if isinstance(value, Duplicate):
+        return Success(codec.encode_result(value.result), Reason.DUPLICATE)
 
 def raised(error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
     """The outcome of a handler that raised, by the task's retry policy. Pure."""
