@@ -281,18 +281,14 @@ class Runner:
         current_correlation_id.set(context.correlation_id)
         try:
             value = await self._handle(running, task, context, envelope.args)
-        finally:
-            running.stale = context._stale
-        return context.recorded if value is None else value
-
         except Exception as error:
             value = await self._first_result(error, task, context, envelope.args)
             if value is None:
                 raise
-    async def _handle(
-        self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
-    ) -> Any:
-        if task.is_async:
+        finally:
+            running.stale = context._stale
+        return context.recorded if value is None else value
+
     async def _first_result(
         self, error: Exception, task: Task[..., Any], context: Context, args: dict[str, Any]
     ) -> Duplicate | None:
@@ -304,6 +300,10 @@ class Runner:
         found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
         return None if found is None else Duplicate(found)
 
+    async def _handle(
+        self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
+    ) -> Any:
+        if task.is_async:
             return await task.handler(context, **args)
         call = partial(contextvars.copy_context().run, task.handler, context, **args)
         running.thread = self._threads.submit(_caught, call)
@@ -418,12 +418,12 @@ def returned(value: Any) -> Outcome:
         return Success()
     if isinstance(value, Snooze):
         return Release(Reason.SNOOZED, durations.to_ms(value.seconds, what="Snooze"))
+    if isinstance(value, Duplicate):
+        return Success(codec.encode_result(value.result), Reason.DUPLICATE)
     if isinstance(value, Skip):
         return Success(codec.encode_result({"skipped": value.why}), Reason.SKIPPED)
     return Success(codec.encode_result(value))
 
-    if isinstance(value, Duplicate):
-        return Success(codec.encode_result(value.result), Reason.DUPLICATE)
 
 def raised(error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
     """The outcome of a handler that raised, by the task's retry policy. Pure."""
