@@ -153,14 +153,11 @@ WHICH = Section(
             "the code says whose fault it is: a code of a dependency, of the arguments, or of the handler.",
             Step.TASK,
             [
+                (most(5, grown("job_failures", "task", "error_code")), "{{task}}: {{error_code}}"),
                 (
-                    most(
-                        8,
-                        f"({grown('job_failures', 'task', 'error_code')}\n"
-                        f"+ on (task, error_code) {grown('retries_scheduled', 'task', 'error_code')})",
-                    ),
-                    "{{task}}: {{error_code}}",
-                )
+                    most(5, grown("retries_scheduled", "task", "error_code")),
+                    "{{task}}: {{error_code}}, retried",
+                ),
             ],
             "ops",
             Marks(0.1, 1),
