@@ -71,7 +71,11 @@ def _actions(fields: Mapping[bytes, bytes], at_ms: int, moves: tuple[Transition,
     for line in fields.get(b"a", b"").decode().replace("\x00", "\ufffd").split("\n"):
         if line:
             subject, epoch, what = line.split(" ", 2)
-            found.append(Action(at_ms, actor, what, subject, f"epoch {epoch}"))
+            if subject == "-":  # of no job: what was set, for whom or what, to which value and why
+                verb, subject, detail = what.split(" ", 2)
+                found.append(Action(at_ms, actor, verb, subject, detail))
+            else:
+                found.append(Action(at_ms, actor, what, subject, f"epoch {epoch}"))
     return found
 
 

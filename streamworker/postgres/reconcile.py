@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import offsets
 from streamworker.postgres.census import PAGE, Census
+from streamworker.postgres.letters import Letters
 from streamworker.postgres.log import Log
+from streamworker.postgres.operators import Operators
 from streamworker.postgres.pipe import Pipe
 from streamworker.postgres.switch import Switch
 from streamworker.store import scripts
@@ -65,6 +67,10 @@ class Reconciled:
     #: Cannot be restored: Postgres has no envelope of them, from before the mirror was on.
     without_payload: list[str] = field(default_factory=list)
     keys_held: int = 0
+    #: Letters that nobody has decided of, back in the dead-letter stream.
+    dead_letters: int = 0
+    #: What operators had set, and is set again.
+    settings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         would = " would be" if self.dry_run else ""
@@ -73,6 +79,8 @@ class Reconciled:
             f"{len(self.superseded)} superseded by a newer job of their key",
             f"{len(self.ended)}{would} ended as Postgres knows",
             f"{self.keys_held} keys{would} held again",
+            f"{self.dead_letters} dead letters{would} brought back",
+            f"{len(self.settings)} settings of operators{would} set again",
         ]
         if self.without_payload:
             parts.append(f"{len(self.without_payload)} lost, since Postgres has no payload of them")
@@ -87,6 +95,8 @@ class Reconciled:
             "ended": self.ended,
             "without_payload": self.without_payload,
             "keys_held": self.keys_held,
+            "dead_letters": self.dead_letters,
+            "settings": self.settings,
         }
 
 
@@ -107,6 +117,8 @@ class Reconciler:
         self._caller = caller
         self._keys = keys
         self._census = Census(caller, keys)
+        self._letters = Letters(connection, caller, keys)
+        self._operators = Operators(connection, caller, keys)
         self._pipe = pipe
         self._log = source
         self._switch = switch
@@ -120,9 +132,12 @@ class Reconciler:
         missing = [job_id async for job_id in self._missing()]
         unfinished = [record.job_id async for page in self._census.open() for record in page]
         await self._pipe.drain(await self._log.last_id())
+        set_again = await self._operators.restore(actor=self._name, dry_run=dry_run)  # before any job may run
+        done.settings += map(str, set_again)
         await self._bring_back(missing, done)
         await self._end(unfinished, done)
         await self._hold_keys(done)
+        done.dead_letters = await self._letters.restore(actor=self._name, dry_run=dry_run)
         if not dry_run:
             await self._switch.open(self._pipe.offset.marker)
             self._pipe.offset = await offsets.note_reconciled(self._connection, self._pipe.offset)
