@@ -37,6 +37,7 @@ from streamworker.core.template import (
     check_tenant,
     key_id,
 )
+from streamworker.store import traces
 from streamworker.store.manifest import Declaration
 from streamworker.store.placing import Placed
 from streamworker.store.routing import NO_RULES
@@ -130,6 +131,10 @@ def new_job(
         raise PayloadTooLarge(len(encoded), limit, "args")
     entity = gates.entity(args) if gates else ""
     correlation_id = options.correlation_id or current_correlation_id.get()
+    job_id, sending = _ids.new(), None
+    if traces.active is not None:
+        sending = traces.active.sending(task, lane, job_id, correlation_id)
+        correlation_id = correlation_id or sending.trace_id
     envelope = encode_envelope(
         task,
         encoded,
@@ -137,10 +142,11 @@ def new_job(
         tenant=options.tenant,
         correlation_id=correlation_id,
         delay_ms=options.delay_ms,
+        trace=None if sending is None else sending.context,
     )
     keyed = options.key is not None
     return NewJob(
-        job_id=_ids.new(),
+        job_id=job_id,
         task=task,
         lane=lane,
         envelope=envelope,
@@ -154,6 +160,7 @@ def new_job(
         gates=gates.line(args, tenant=options.tenant, lane=lane, number=manifest) if gates else "",
         route=why,
         backlog=backlog,
+        sending=sending,
     )
 
 

@@ -15,7 +15,8 @@ class Envelope:
     """What a producer sends and a handler needs; opaque bytes to the scripts (R34).
 
     On the wire a JSON object with one-letter names: `t` task, `a` arguments by name, `k` the key as the
-    user gave it, `n` tenant, `c` correlation id, `s` the tick of a cron in ms, `d` the delay in ms.
+    user gave it, `n` tenant, `c` correlation id, `s` the tick of a cron in ms, `d` the delay in ms,
+    `p` the producer's place in a trace, as a W3C `traceparent`.
     """
 
     task: str
@@ -25,6 +26,7 @@ class Envelope:
     correlation_id: str | None = None
     tick: int | None = None
     delay_ms: int = 0
+    trace: str | None = None
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
@@ -36,7 +38,8 @@ class Envelope:
             raise ValueError(f"an envelope needs `t` and `a`, this one is {data[:80]!r}") from error
         if not isinstance(task, str) or not isinstance(args, dict):
             raise ValueError(f"an envelope needs a name in `t` and an object in `a`, not {data[:80]!r}")
-        return cls(task, args, raw.get("k"), raw.get("n"), raw.get("c"), raw.get("s"), raw.get("d", 0))
+        get = raw.get
+        return cls(task, args, get("k"), get("n"), get("c"), get("s"), get("d", 0), get("p"))
 
 
 def encode_envelope(
@@ -48,6 +51,7 @@ def encode_envelope(
     correlation_id: str | None = None,
     tick: int | None = None,
     delay_ms: int = 0,
+    trace: str | None = None,
 ) -> bytes:
     """An envelope around arguments that are encoded already, so that they travel bit for bit."""
     raw: dict[str, Any] = {"t": task, "a": orjson.Fragment(args)}
@@ -61,6 +65,8 @@ def encode_envelope(
         raw["s"] = tick
     if delay_ms:
         raw["d"] = delay_ms
+    if trace is not None:
+        raw["p"] = trace
     return orjson.dumps(raw)
 
 

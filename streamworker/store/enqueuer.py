@@ -12,7 +12,16 @@ from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
 from streamworker.store.patience import Patience
-from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
+from streamworker.store.placing import (
+    RESTORING,
+    Marker,
+    Placed,
+    answered,
+    chunked,
+    enqueue_call,
+    refusal,
+    restoring,
+)
 from streamworker.store.scripts import NewJob
 
 _Waiting = tuple[NewJob, "asyncio.Future[Placed]"]
@@ -154,12 +163,15 @@ def _chunks(pending: Sequence[_Waiting]) -> list[Sequence[_Waiting]]:
 
 def _resolve(chunk: Sequence[_Waiting], replies: list[bytes]) -> None:
     for (job, future), reply in zip(chunk, replies, strict=True):
+        placed = answered(job, reply)
         if not future.done():
-            future.set_result(Placed.parse(reply, job))
+            future.set_result(placed)
 
 
 def _refuse(chunk: Sequence[_Waiting], error: Exception) -> None:
     error = refusal(error)
-    for _, future in chunk:
+    for job, future in chunk:
+        if job.sending is not None:
+            job.sending.ended(None, error)
         if not future.done():
             future.set_exception(error)

@@ -42,6 +42,14 @@ class Placed:
         return cls(job.job_id, disposition)
 
 
+def answered(job: NewJob, reply: bytes) -> Placed:
+    """What became of one enqueue; its span hears of it as well."""
+    placed = Placed.parse(reply, job)
+    if job.sending is not None:
+        job.sending.ended(placed.disposition)
+    return placed
+
+
 def chunked(items: Sequence[T], job_of: Callable[[T], NewJob]) -> list[Sequence[T]]:
     """The items in parts that one call may carry: 500 jobs, 1 MB of envelopes."""
     sizes = [len(job_of(item).envelope) for item in items]

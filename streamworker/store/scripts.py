@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamworker.core.job import Candidate, Claim
@@ -13,6 +13,7 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import Reason
 from streamworker.store import lua
 from streamworker.store.connection import Argument
+from streamworker.store.traces import Sending
 
 #: ms that an open key, once its job succeeded, stays by default.
 KEY_WINDOW_MS = 24 * 3600 * 1000
@@ -281,6 +282,8 @@ class NewJob:
     gates: str = ""  # what it must pass to start, see core/gates.py
     route: str = ""  # why it waits in another lane than was asked for or declared
     backlog: str = ""  # why it waits in the backlog first; '': it does not ask to
+    #: The span of this enqueue; None: nobody traces.
+    sending: Sending | None = field(default=None, compare=False, repr=False)
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)

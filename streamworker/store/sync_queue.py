@@ -17,7 +17,16 @@ from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
 from streamworker.store.patience import Patience
-from streamworker.store.placing import RESTORING, Marker, Placed, chunked, enqueue_call, refusal, restoring
+from streamworker.store.placing import (
+    RESTORING,
+    Marker,
+    Placed,
+    answered,
+    chunked,
+    enqueue_call,
+    refusal,
+    restoring,
+)
 from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
 from streamworker.store.sync_links import SyncCaller
@@ -103,7 +112,7 @@ class SyncQueue:
                 replies = self._until_restored(chunk)
             except ReplyError as error:
                 raise refusal(error) from None
-            placed += [Placed.parse(reply, job) for job, reply in zip(chunk, replies, strict=True)]
+            placed += [answered(job, reply) for job, reply in zip(chunk, replies, strict=True)]
         return placed
 
     def _until_restored(self, chunk: Sequence[NewJob]) -> list[bytes]:

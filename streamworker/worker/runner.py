@@ -31,6 +31,7 @@ from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Dependencies, Result, Told, blamed
 from streamworker.flow.locks import Locking
 from streamworker.request import current_correlation_id
+from streamworker.store import traces
 from streamworker.task import BadArguments, Context, Task
 from streamworker.worker.burial import look
 from streamworker.worker.children import Died, Unloadable
@@ -240,6 +241,7 @@ class Runner:
     async def _run(self, running: Running, task: Task[..., Any], envelope: Envelope) -> None:
         # Total: whatever the handler does, an outcome is recorded first, and nothing escapes into the loop.
         running.entered = True
+        attempt = None if traces.active is None else traces.active.attempt(running.claim, envelope)
         try:
             if running.stopping is not None:
                 raise asyncio.CancelledError
@@ -255,6 +257,8 @@ class Runner:
             else:
                 outcome = raised(error, running.claim, task)
                 running.dependency = blamed(error)
+        if attempt is not None:
+            attempt.ended(outcome)
         # The slot first, so that the call which settles this job also claims for its slot.
         if running.thread is None or running.thread.done():
             self._free(running)

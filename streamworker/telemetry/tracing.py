@@ -1,0 +1,121 @@
+"""Traces with OpenTelemetry (the extra `otel`): a span for each enqueue, each wait and each run.
+
+Names and attributes follow the conventions for messaging. The context of the producer travels in the job's
+envelope, so that a run, a retry and what a handler calls are in the trace of the request that caused them.
+"""
+
+from __future__ import annotations
+
+import time
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from streamworker.core.job import Claim, Envelope
+from streamworker.core.outcome import Fail, Outcome, Retry
+from streamworker.store import traces
+
+SYSTEM = "streamworker"
+_PARENT = "traceparent"
+_propagator = TraceContextTextMapPropagator()
+
+
+def enable(provider: trace.TracerProvider | None = None) -> None:
+    """Make spans from now on, of this provider or the global one. Call it where the app is made.
+
+    Producers and workers both need it: the former to send their context along, the latter to use it.
+    """
+    traces.active = _Tracer(trace.get_tracer(SYSTEM, tracer_provider=provider))
+
+
+def disable() -> None:
+    """Make no more spans."""
+    traces.active = None
+
+
+class _Sending:
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, trace.set_span_in_context(span))
+        self.context = carrier.get(_PARENT, "")
+        self.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+
+    def __del__(self) -> None:
+        if self._span.is_recording():  # it was never sent, or by somebody else: as from an outbox
+            self._span.end()
+
+    def ended(self, disposition: str | None, error: BaseException | None = None) -> None:
+        if not self._span.is_recording():  # sent again after a rejection
+            return
+        if disposition is not None:
+            self._span.set_attribute("streamworker.disposition", disposition)
+        if error is not None:
+            self._span.set_attribute("error.type", type(error).__name__)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
+
+
+class _Attempt:
+    def __init__(self, span: Span, parent: contexts.Context) -> None:
+        self._span = span
+        self._token = contexts.attach(trace.set_span_in_context(span, parent))
+
+    def ended(self, outcome: Outcome) -> None:
+        self._span.set_attribute("streamworker.outcome", type(outcome).__name__.lower())
+        self._span.set_attribute("streamworker.reason", str(outcome.reason))
+        if isinstance(outcome, Retry | Fail):
+            self._span.set_attribute("error.type", outcome.code)
+            self._span.set_attribute("streamworker.error_class", str(outcome.error_class))
+            self._span.set_status(Status(StatusCode.ERROR, outcome.code))
+        contexts.detach(self._token)
+        self._span.end()
+
+
+class _Tracer:
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending:
+        attributes = _attributes("send", "enqueue", task, lane, job_id)
+        if correlation_id is not None:
+            attributes["messaging.message.conversation_id"] = correlation_id
+        span = self._tracer.start_span(f"enqueue {lane}", kind=SpanKind.PRODUCER, attributes=attributes)
+        return _Sending(span)
+
+    def attempt(self, claim: Claim, envelope: Envelope) -> _Attempt:
+        parent = contexts.Context()
+        if isinstance(envelope.trace, str):
+            parent = _propagator.extract({_PARENT: envelope.trace}, parent)
+        now = time.time_ns()
+        place = (envelope.task, claim.lane, claim.job_id)
+        if claim.starts == 1:  # a later start waited for a retry as well, which is no wait for a slot
+            waited = self._tracer.start_span(
+                f"wait {claim.lane}",
+                context=parent,
+                kind=SpanKind.INTERNAL,
+                attributes=_attributes("receive", "wait", *place),
+                start_time=now - claim.age_ms * 1_000_000,
+            )
+            waited.end(now)
+        attributes = _attributes("process", "run", *place)
+        attributes |= {"streamworker.attempt": claim.attempt, "streamworker.fence": claim.fence}
+        if envelope.correlation_id is not None:
+            attributes["messaging.message.conversation_id"] = envelope.correlation_id
+        span = self._tracer.start_span(
+            f"run {claim.lane}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, start_time=now
+        )
+        return _Attempt(span, parent)
+
+
+def _attributes(kind: str, name: str, task: str, lane: str, job_id: str) -> dict[str, str | int]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.type": kind,
+        "messaging.operation.name": name,
+        "messaging.destination.name": lane,
+        "messaging.message.id": job_id,
+        "streamworker.task": task,
+    }
