@@ -7,6 +7,7 @@ database does with `WHERE fence_token < token`. First a unique key, then a compa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import re
@@ -27,6 +28,7 @@ from streamworker.core.errors import (
     LockLost,
     StreamworkerError,
 )
+from streamworker.flow.renewals import Renewals, ttl_ms
 from streamworker.store import scripts
 
 log = logging.getLogger("streamworker")
@@ -70,13 +72,18 @@ class Locks:
         task: str,
         timeout: float,
         loop: asyncio.AbstractEventLoop | None,
+        renewals: Renewals | None,
     ) -> None:
-        """`holder`: job id and fence; `timeout`: of the attempt, in seconds; `loop`: where `run` works."""
+        """`holder`: job id and fence; `timeout`: of the attempt, in seconds; `loop`: where `run` works.
+
+        `renewals`: what keeps the locks; without, they last as long as their block.
+        """
         self.run = run
         self.holder = holder
         self.task = task
         self.timeout = timeout
         self.loop = loop
+        self.renewals = renewals
         self.held: list[Lock] = []
 
     def lock(self, name: str, ttl: Duration | None, wait: Duration, floor: int = 0) -> Lock:
@@ -111,10 +118,13 @@ class Locks:
 class Locking:
     """Makes the locks of a process's attempts, when the first is asked for."""
 
-    def __init__(self, run: Run, timeout_of: Callable[[str], float]) -> None:
+    def __init__(
+        self, run: Run, timeout_of: Callable[[str], float], renewals: Renewals | None = None
+    ) -> None:
         """`timeout_of` a task, in seconds."""
         self._run = run
         self._timeout_of = timeout_of
+        self._renewals = renewals
         self._loop = asyncio.get_running_loop()
 
     def locks(self, attempt: Attempt) -> Locks:
@@ -124,7 +134,13 @@ class Locking:
             task=attempt.task,
             timeout=self._timeout_of(attempt.task),
             loop=self._loop,
+            renewals=self._renewals,
         )
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        if self._renewals is not None:
+            self._renewals.close()
 
 
 async def _always_free(call: scripts.Call) -> Any:
@@ -134,7 +150,9 @@ async def _always_free(call: scripts.Call) -> Any:
 def alone(attempt: Attempt) -> Locks:
     """The locks of a context that somebody made, as in a test: nobody else wants any."""
     holder = f"{attempt.job_id}:{attempt.fence}"
-    return Locks(_always_free, holder=holder, task=attempt.task, timeout=float("inf"), loop=None)
+    return Locks(
+        _always_free, holder=holder, task=attempt.task, timeout=float("inf"), loop=None, renewals=None
+    )
 
 
 #: Tasks that were warned of in this process.
@@ -144,19 +162,20 @@ _warned: set[str] = set()
 class Lock:
     """One lock, as `async with ctx.lock(...) as lock`, or `with` in a plain function.
 
-    While it is held it is renewed at every third of its time. When it is lost the block is cancelled and
-    LockLost is raised; in a plain function `check()` raises it.
+    While it is held it is renewed at every third of its time, by a thread of the worker. When it is lost the
+    block is cancelled and LockLost is raised; in a plain function `check()` raises it.
     """
 
     __slots__ = (
-        "_deadline",
         "_floor",
-        "_key",
         "_locks",
         "_lost",
-        "_renewing",
         "_scope",
         "_wait",
+        "_watch",
+        "deadline",
+        "holder",
+        "key",
         "name",
         "token",
         "ttl",
@@ -167,23 +186,21 @@ class Lock:
         #: Larger than every token that was given before; for writes that refuse an older one.
         self.token = 0
         self.ttl = ttl
-        self._key = key_of(name)
+        self.key = key_of(name)
+        #: Whose it is: the job, and the fence of its claim.
+        self.holder = locks.holder
+        self.deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
         self._locks = locks
         self._wait = wait
         self._floor = floor
-        self._deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
         self._lost = False
-        self._renewing: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._scope: anyio.CancelScope | None = None
-
-    @property
-    def holder(self) -> str:
-        """Whose it is: the job, and the fence of its claim."""
-        return self._locks.holder
 
     def check(self) -> None:
         """Raise LockLost if the lock is not ours any more."""
-        if self._lost or (self.token and time.monotonic() >= self._deadline):
+        renewed = self._locks.renewals is not None
+        if self._lost or (renewed and self.token and time.monotonic() >= self.deadline):
             raise LockLost(self.name)
 
     async def acquire(self) -> None:
@@ -194,16 +211,18 @@ class Lock:
             word, value = await self._locks.run(
                 scripts.lock_acquire(
                     clock="",
-                    name=self._key,
-                    holder=self._locks.holder,
-                    ttl_ms=self._ttl_ms,
+                    name=self.key,
+                    holder=self.holder,
+                    ttl_ms=ttl_ms(self.ttl),
                     floor=self._floor,
                 )
             )
             if word == b"OK":
-                self.token, self._deadline, self._lost = int(value), sent + self.ttl, False
+                self.token, self.deadline, self._lost = int(value), sent + self.ttl, False
                 self._locks.held.append(self)
-                self._renewing = asyncio.get_running_loop().create_task(self._renew())
+                if self._locks.renewals is not None:
+                    self._locks.renewals.add(self)
+                    self._look()
                 return
             left = int(value) / 1000
             pause = min(ASK_EVERY, left, give_up - time.monotonic())
@@ -213,42 +232,36 @@ class Lock:
 
     async def release(self) -> None:
         """Free the lock, if it is still ours; an error of Redis's leaves it to its ttl."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._locks.renewals is not None:
+            self._locks.renewals.drop(self)
         if self in self._locks.held:
             self._locks.held.remove(self)
         with anyio.move_on_after(self.ttl, shield=True):  # R20
             try:
-                reply = await self._locks.run(scripts.lock_release(name=self._key, holder=self._locks.holder))
+                reply = await self._locks.run(scripts.lock_release(name=self.key, holder=self.holder))
                 if reply != b"OK":
                     self._lost = True
             except StreamworkerError as error:
                 log.warning("lock %r was not released and will run out: %s", self.name, error)
 
-    @property
-    def _ttl_ms(self) -> int:
-        return max(1, round(self.ttl * 1000))
+    def _look(self) -> None:
+        """In the loop: end the block when the time is over that the last renewal gave."""
+        left = self.deadline - time.monotonic()
+        if left > 0:
+            self._watch = asyncio.get_running_loop().call_later(left, self._look)
+        else:
+            self._end()
 
-    async def _renew(self) -> None:
-        while True:
-            left = self._deadline - time.monotonic()
-            await asyncio.sleep(max(0.0, min(self.ttl / 3, left)))
-            sent = time.monotonic()
-            if sent >= self._deadline:
-                return self._lose()
-            try:
-                async with asyncio.timeout(self._deadline - sent):
-                    reply = await self._locks.run(
-                        scripts.lock_extend(name=self._key, holder=self._locks.holder, ttl_ms=self._ttl_ms)
-                    )
-            except (StreamworkerError, TimeoutError):
-                continue  # until its time is over: nobody else can have it before
-            if reply != b"OK":
-                return self._lose()
-            self._deadline = sent + self.ttl
+    def lose(self) -> None:
+        """From the thread that renews it: it is not ours any more."""
+        self._lost = True  # at once, for who asks by `check` while the loop is busy
+        if self._locks.loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is in the block
+                self._locks.loop.call_soon_threadsafe(self._end)
 
-    def _lose(self) -> None:
+    def _end(self) -> None:
         self._lost = True
         if self._scope is not None:
             self._scope.cancel()
@@ -257,6 +270,8 @@ class Lock:
         await self.acquire()
         self._scope = anyio.CancelScope()
         self._scope.__enter__()
+        if self._lost:  # the reply took longer than the lock lives
+            self._scope.cancel()
         return self
 
     async def __aexit__(

@@ -20,7 +20,9 @@ import orjson
 from streamworker.app import App
 from streamworker.core.text import truncate_text
 from streamworker.flow.dependency import Result
+from streamworker.flow.renewals import Renewals
 from streamworker.settings import Settings
+from streamworker.store.keys import Keys
 from streamworker.telemetry import logs
 from streamworker.worker import wire
 from streamworker.worker.origin import Origin
@@ -86,8 +88,15 @@ class _Child:
 
     async def serve(self) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self._link)
+        settings = self._app.settings
         runner = Runner(
-            self._app, threads=1, ended=self._ended, freed=self._freed, quiet=True, called=self._called
+            self._app,
+            threads=1,
+            ended=self._ended,
+            freed=self._freed,
+            quiet=True,
+            called=self._called,
+            renewals=Renewals(settings.redis_url, Keys(settings.namespace).tag),
         )
         try:
             async with self._app, self._app.lifespan(self._app) as state:

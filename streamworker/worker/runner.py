@@ -30,6 +30,7 @@ from streamworker.effects.duplicates import Duplicate, loader_for
 from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Dependencies, Result, Told, blamed
 from streamworker.flow.locks import Locking
+from streamworker.flow.renewals import Renewals
 from streamworker.request import current_correlation_id
 from streamworker.store import traces
 from streamworker.task import BadArguments, Context, Task
@@ -74,7 +75,7 @@ class Runner:
 
     `quarantine` runs what is to run apart, `processes` what tasks want to have run in a process; without
     them both run here. `quiet`: another process logs what the outcomes are. `called` is told of each call of
-    a dependency.
+    a dependency. `renewals` keep the locks of handlers; they end with this runner.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Runner:
         processes: House | None = None,
         quiet: bool = False,
         called: Told | None = None,
+        renewals: Renewals | None = None,
     ) -> None:
         self._app = app
         self._ended = ended
@@ -97,7 +99,7 @@ class Runner:
         self._quiet = quiet
         self._called = called
         self._dependencies = Dependencies(app.dependencies, self._tell_call)
-        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of)
+        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of, renewals)
         #: How handlers reach Postgres; to be closed.
         self.effecting = Effecting(
             app.settings, app.queue, self._gates_of, lanes=app.lanes, size=min(threads, MOST_CONNECTIONS)
@@ -401,6 +403,7 @@ class Runner:
     def close(self) -> None:
         """Let go of the threads; one that still runs a handler cannot be stopped (R23)."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._locking.close()
 
 
 def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

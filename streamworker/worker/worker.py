@@ -19,8 +19,10 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
 from streamworker.core.lane import BACKLOG
 from streamworker.flow.dependency import Result
+from streamworker.flow.renewals import Renewals
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import limits, manifest
+from streamworker.store.keys import Keys
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry import transitions
 from streamworker.telemetry.status import Status
@@ -189,6 +191,7 @@ class _Parts:
             processes=self.processes,
             called=self._called,
             quiet=transitions.wanted(),
+            renewals=Renewals(settings.redis_url, Keys(settings.namespace).tag),
         )
         session = Session(
             settings,

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from streamworker import App, ConfigurationError, Context, Dependency, InvalidArgument, Retry
+from streamworker import (
+    App,
+    ConfigurationError,
+    Context,
+    Dependency,
+    InvalidArgument,
+    JobFailed,
+    LockLost,
+    Retry,
+    SyncClient,
+)
 from streamworker.flow import locks
+from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
-from tests.integration.serving import failure, serving
+from tests.integration.serving import ThreadWorker, failure, serving
 from tests.servers import BenchServer, async_client
 from tests.waiting import wait_until_async
 
@@ -120,6 +132,59 @@ async def test_a_lock_lives_on_while_it_is_held(app: App) -> None:
 
     async with serving(app):
         assert await (await hold.enqueue()).result(10) is True
+
+
+def test_a_handler_that_blocks_the_loop_keeps_its_lock(valkey: BenchServer, namespace: str) -> None:
+    """It is renewed from a thread (R22): nobody else gets it, and the token stays."""
+    app = App("locks", redis_url=valkey.url, namespace=namespace)
+    key, tokens = Keys(namespace).lock("x"), list[int]()
+
+    @app.task(timeout="20s", retry=Retry.never())
+    async def hold(ctx: Context) -> None:
+        link = SyncLink(valkey.url)
+        async with ctx.lock("x", ttl="300ms") as lock:
+            end = time.monotonic() + 1.2
+            while time.monotonic() < end:
+                assert link.call("PTTL", key) > 0
+                time.sleep(0.02)  # noqa: ASYNC251 - the fault of which the lock must not suffer
+            lock.check()
+            tokens.append(lock.token)
+        link.close()
+
+    with ThreadWorker(app), SyncClient(valkey.url, app=namespace) as client:
+        job_id = client.enqueue("hold", {}).id
+        client.result(job_id, timeout=20)
+
+    assert len(tokens) == 1
+
+
+def test_a_lock_that_is_lost_in_a_blocking_handler_is_told_by_check(
+    valkey: BenchServer, namespace: str
+) -> None:
+    app = App("locks", redis_url=valkey.url, namespace=namespace)
+    seen: list[str] = []
+
+    @app.task(timeout="20s", retry=Retry.never())
+    async def hold(ctx: Context) -> None:
+        link = SyncLink(valkey.url)
+        async with ctx.lock("x", ttl="300ms") as lock:
+            link.call("SET", Keys(namespace).lock("x"), "other:1 9", "PX", 1000)
+            try:
+                while True:
+                    time.sleep(0.02)  # noqa: ASYNC251 - as above
+                    lock.check()
+            except LockLost as error:
+                seen.append(error.code)
+                raise
+            finally:
+                link.close()
+
+    with ThreadWorker(app), SyncClient(valkey.url, app=namespace) as client:
+        job_id = client.enqueue("hold", {}).id
+        with pytest.raises(JobFailed):
+            client.result(job_id, timeout=20)
+
+    assert seen == ["lock_lost"]
 
 
 @pytest.mark.parametrize(
