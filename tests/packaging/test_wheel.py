@@ -104,3 +104,12 @@ def test_its_scripts_are_found_from_an_empty_folder(installed: Path, tmp_path: P
 
     assert "redis.call" in shown
     assert re.search(r"^-- include:", shown, re.MULTILINE) is None
+
+
+def test_its_dashboards_are_exported_to_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    run(installed.with_name("streamworker"), "dashboards", "export", "monitoring", cwd=tmp_path)
+
+    names = {path.name for path in (tmp_path / "monitoring").rglob("*") if path.is_file()}
+    dashboards = {path.name for path in (REPOSITORY / "grafana" / "dashboards").glob("*.json")}
+    assert dashboards
+    assert dashboards | {"streamworker.rules.yml", "runbook-backlog.md"} <= names
