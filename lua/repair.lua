@@ -31,6 +31,7 @@ local function entry_stands(rec)
 end
 
 local function key_left_open(rec)        -- an error kept it from being freed or rewritten (R30)
+  if (rec.mk or '') ~= '' and redis.call('EXISTS', tag .. ':merged_keys:' .. rec.id) == 1 then return true end
   if (rec.ky or '') == '' then return false end
   local holder, state = match(redis.call('GET', KEY .. rec.ky) or '', '^(%S+) %S+ (%S+)$')
   return holder == rec.id and state == 'open'

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from streamworker.app import App
     from streamworker.client import Client, Job
     from streamworker.core.breaker import Breaker
+    from streamworker.core.coalesce import Coalesce
     from streamworker.core.errors import (
         Cancel,
         ConfigurationError,
@@ -66,6 +67,7 @@ __all__ = [
     "Call",
     "Cancel",
     "Client",
+    "Coalesce",
     "Concurrency",
     "ConfigurationError",
     "ConnectionLost",
@@ -136,6 +138,7 @@ _NAMES_OF = {
     "streamworker.core.limits": "Concurrency Dependency Rate",
     "streamworker.core.outcome": "Skip Snooze",
     "streamworker.core.retry": "Retry",
+    "streamworker.core.coalesce": "Coalesce",
     "streamworker.core.router": "Route",
     "streamworker.core.states": "Disposition ErrorClass Status",
     "streamworker.effects.fences": "fenced_update touch",

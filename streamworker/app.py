@@ -21,6 +21,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from streamworker import settings as settings_module
 from streamworker.client import Job, handle_of, place_all, place_one
 from streamworker.core import admission, durations
+from streamworker.core.coalesce import Coalesce
 from streamworker.core.cron import Cron, Overlap, Schedule
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
@@ -188,6 +189,7 @@ class App:
         entity_order: Literal["free", "strict"] = "free",
         uses: Sequence[str] = (),
         limits: Sequence[Limit] = (),
+        coalesce: Coalesce | Literal["latest", "collect"] | None = None,
         duplicate_on: DuplicateOn | None = None,
     ) -> TaskDecorator: ...
 
@@ -202,7 +204,8 @@ class App:
         in a child process instead of the worker's loop or a thread of it. `entity` is a template over the
         arguments: jobs of one entity run one at a time, in order; with `entity_order="strict"` also while
         one of them waits for a retry. `uses` names dependencies of the app, `limits` are `Rate(...)` and
-        `Concurrency(...)`. Raises ConfigurationError, DurationError or InvalidArgument.
+        `Concurrency(...)`. `coalesce`: jobs that come within a window become one, see `Coalesce`. Raises
+        ConfigurationError, DurationError or InvalidArgument.
         """
         if handler is not None:
             return self._register(handler)
@@ -227,6 +230,7 @@ class App:
         entity_order: Literal["free", "strict"] = "free",
         uses: Sequence[str] = (),
         limits: Sequence[Limit] = (),
+        coalesce: Coalesce | str | None = None,
         duplicate_on: DuplicateOn | None = None,
     ) -> Task[..., Any]:
         task_name = check_task_name(name or handler.__name__)
@@ -267,9 +271,11 @@ class App:
             run_in=run_in,
             gates=gates,
             uses=uses,
+            coalesce=Coalesce.of(coalesce),
             duplicate_on=duplicate_on or {},
         )
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
+        _check_merging(task)
         self.tasks[task_name] = task
         return task
 
@@ -297,6 +303,8 @@ class App:
                     f"cron {name}: nobody gives {', '.join(sorted(missing))}; the handler of a cron takes "
                     "its context, and what else it takes has defaults"
                 )
+            if options.get("coalesce") is not None:
+                raise ConfigurationError(f"cron {name}: its ticks are not merged; see overlap=")
             task: Task[[], Any] = self._register(handler, **options)
             if task.gates is not None and task.gates.fields:
                 raise ConfigurationError(
@@ -394,6 +402,18 @@ class App:
             if not self.router.accepts(task.policy.lane, task.name)
         ]
         return found
+
+
+def _check_merging(task: Task[..., Any]) -> None:
+    """Raises ConfigurationError if jobs that must pass different gates would be merged."""
+    if task.coalescer is None or task.gates is None:
+        return
+    apart = sorted(set(task.gates.fields) - set(task.coalescer.fields))
+    if apart:
+        raise ConfigurationError(
+            f"task {task.name}: its gates name {', '.join(apart)}, which coalesce by= does not: jobs of "
+            "different ones would be merged"
+        )
 
 
 def _first(*values: Any) -> Any:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
 from streamworker.core import codec, durations
 from streamworker.core.clock import SystemClock
+from streamworker.core.coalesce import Coalescer
 from streamworker.core.durations import Duration
 from streamworker.core.errors import (
     DurationError,
@@ -110,6 +111,7 @@ def new_job(
     router: Router = NO_RULES,
     pressure: Mapping[str, Pressure] = NO_PRESSURE,
     gates: Gates | None = None,
+    coalescer: Coalescer | None = None,
     manifest: int = 0,
     window_ms: int = KEY_WINDOW_MS,
     max_starts: int = MAX_STARTS,
@@ -120,7 +122,13 @@ def new_job(
     declared the gates. Raises SerializationError with the path of the bad value, PayloadTooLarge, or
     InvalidArgument for an argument that a gate's template cannot use.
     """
-    encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
+    if options.delay_ms:
+        coalescer = None  # it has a time of its own
+    lengths: Sequence[int] = ()
+    if coalescer is None:
+        encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
+    else:
+        encoded, lengths = coalescer.pack(args, limit=MAX_PAYLOAD_BYTES)
     lane, why, backlog = options.lane or own, "", ""
     if lane == BACKLOG or not router.plain:
         subject = Subject(task, own, options.lane, options.tenant, len(encoded))
@@ -138,7 +146,7 @@ def new_job(
     envelope = encode_envelope(
         task,
         encoded,
-        key=options.key,
+        key=options.key if coalescer is None else None,  # of several events, none is the job's
         tenant=options.tenant,
         correlation_id=correlation_id,
         delay_ms=options.delay_ms,
@@ -160,6 +168,11 @@ def new_job(
         gates=gates.line(args, tenant=options.tenant, lane=lane, number=manifest) if gates else "",
         route=why,
         backlog=backlog,
+        coalesce=(
+            ""
+            if coalescer is None
+            else coalescer.word(args, lengths, lane=lane, tenant=options.tenant, limit=limit)
+        ),
         sending=sending,
     )
 
@@ -207,6 +220,7 @@ def declared_job(
         router=router,
         pressure=pressure,
         gates=declared.ready,
+        coalescer=declared.coalescer,
         manifest=declared.number,
         window_ms=declared.window_ms,
         max_starts=declared.max_starts,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from streamworker.client import Job
 from streamworker.core import durations
+from streamworker.core.coalesce import Coalesce, Coalescer
 from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
@@ -247,6 +248,7 @@ class Policy:
     in_process: bool = False  # run in a child process, not in the worker's loop or a thread of it
     gates: tuple[Gate, ...] = ()  # what its jobs must pass to start
     uses: tuple[str, ...] = ()  # names of the dependencies that it calls
+    coalesce: Coalesce | None = None  # how its jobs are merged
     duplicate_on: DuplicateOn = field(default_factory=dict)  # errors that mean that the effect is there
 
     @classmethod
@@ -267,6 +269,7 @@ class Policy:
         run_in: str = "thread",
         gates: tuple[Gate, ...] = (),
         uses: Sequence[str] = (),
+        coalesce: Coalesce | None = None,
         duplicate_on: DuplicateOn | None = None,
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
@@ -301,6 +304,7 @@ class Policy:
             run_in == "process",
             gates,
             tuple(uses),
+            coalesce,
             check_duplicate_on(name, duplicate_on or {}),
         )
 
@@ -363,6 +367,12 @@ class Task(Generic[P, R]):
         self.signature = signature
         #: What its jobs must pass to start; None for a task without gates.
         self.gates = Gates(name, signature.names, policy.gates) if policy.gates else None
+        #: What merges its jobs; None for a task whose jobs stay apart.
+        self.coalescer = (
+            None
+            if policy.coalesce is None
+            else Coalescer(name, signature.names, sorted(signature.required), policy.coalesce)
+        )
         #: When it runs by itself; None for a task that somebody has to enqueue.
         self.cron: Cron | None = None
         self.is_async = inspect.iscoroutinefunction(handler)
@@ -428,6 +438,7 @@ class Task(Generic[P, R]):
             retry=policy.retry.describe(),
             cron=None if cron is None else CronSpec(cron.schedule.spec, cron.schedule.tz, cron.overlap),
             gates=policy.gates,
+            coalesce=policy.coalesce,
         )
 
     def moment(self, tick_ms: int | None) -> datetime | None:
@@ -458,6 +469,7 @@ class Task(Generic[P, R]):
             router=self._app.router,
             pressure=self._app.pressure,
             gates=self.gates,
+            coalescer=self.coalescer,
             window_ms=policy.window_ms,
             max_starts=policy.max_starts,
         )

@@ -60,17 +60,24 @@ local function open_door(declared, set)
 
   local function over(rule, count) return rule and count >= rule.most end
 
+  local function defer(row, why)           -- it has a line of its own to say from now on
+    row.backlog = row.backlog or why
+    if not row.plain then return end
+    row.plain, row.key, row.deadline, row.tenant = nil, '', '', ''
+    row.max_starts, row.gates, row.route = '', '', ''
+  end
+
   read_rules(declared)
   read_rules(set)
   return function(row)                     -- the refusal, or nil: then `row.backlog` says whether it waits there
     local overflow, retry_ms = throttled(throttles_of(row))
     if overflow == 'reject' then return reject(row, retry_ms, 'throttled') end
-    if overflow then row.backlog = row.backlog or 'throttled' end
+    if overflow then defer(row, 'throttled') end
     if row.due then return nil end
     local depth, rule = depth_of(row.lane), rules['depth ' .. row.lane]
     if not row.backlog and over(rule, depth.waits) then
       if rule.overflow == 'reject' then return reject(row, AGAIN, 'lane_full') end
-      row.backlog = 'lane_full'
+      defer(row, 'lane_full')
     end
     if not row.backlog then
       depth.waits = depth.waits + 1

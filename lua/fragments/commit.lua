@@ -30,6 +30,11 @@ local function write_effects()
     elseif rec.key_open then
       redis.call('SET', KEY .. rec.ky, rec.key_open)
     end
+    if rec.merged then
+      for key, kept in pairs(rec.merged) do
+        if kept[1] then redis.call('SET', KEY .. key, kept[1], 'PX', kept[2]) end
+      end
+    end
   end
   if gates then gates.write() end
 end
@@ -80,6 +85,12 @@ local function clean_up()
     if rec.leave_schedule or rec.unschedule then redis.call('ZREM', SCHEDULE, rec.id) end
     if rec.leave_deadline then redis.call('ZREM', DEADLINES, rec.id) end
     if rec.key_free then redis.call('DEL', KEY .. rec.ky) end  -- not before its job is over
+    if rec.merged then
+      for key, kept in pairs(rec.merged) do
+        if not kept[1] then redis.call('DEL', KEY .. key) end
+      end
+      redis.call('DEL', tag .. ':merged_keys:' .. rec.id)  -- last of these: `repair` looks for it
+    end
     if rec.drop_env or (rec.ready and (rec.unschedule or rec.unpark)) then redis.call('HDEL', BODY .. rec.id, 'env') end
     if rec.retire then
       if rec.bad then redis.call('PEXPIRE', JOB .. rec.id, retention_ms) end

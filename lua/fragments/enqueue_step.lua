@@ -2,9 +2,10 @@
 --
 -- A row is id, task, lane, env, extra, see enqueue.lua. `write_accepted` begins with a growing write, so that
 -- under OOM the whole call is refused (R31); the events and counters are the caller's to write.
--- `door`, if there is one, has a say in each new job: it may refuse it, or send it to the backlog.
-local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$'
-local door
+-- `door`, if there is one, has a say in each new job: it may refuse it, or send it to the backlog. `windows`, if
+-- there are any, may merge it into another.
+local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$'
+local door, windows
 local seen_ids, seen_keys, accepted = {}, {}, {}
 local log_is_full = false                -- the mirror's log has reached its bound
 
@@ -35,9 +36,16 @@ local function decide(id, task, lane, env, extra)
   if extra ~= '' then
     local delay, window
     row.key, row.fingerprint, window, delay, row.deadline, row.tenant, row.max_starts, row.producer,
-      row.gates, row.route, row.backlog = match(extra, EXTRA)
+      row.gates, row.route = match(extra, EXTRA)
     if not row.key then error('enqueue row cannot be read: ' .. id) end
     if row.fingerprint == '' then row.fingerprint = '-' end
+    if row.route ~= '' then
+      local backlog, window
+      row.route, backlog, window = match(row.route, '^(%S*) ?(%S*) ?(.*)$')
+      if backlog ~= '' then row.backlog = backlog end
+      local into = windows and window ~= '' and windows.read(row, window)  -- where the same request went before
+      if into then return 'COALESCED ' .. into end
+    end
     if row.key ~= '' then
       local holder, fingerprint, status = holder_of(row.key)
       if holder == id then return 'ACCEPTED' end
@@ -48,13 +56,19 @@ local function decide(id, task, lane, env, extra)
     end
     if row.deadline ~= '' then row.deadline = format('%d', now + tonumber(row.deadline)) end
     if delay ~= '' and tonumber(delay) > 0 then row.due = format('%d', now + tonumber(delay)) end
-    if row.backlog == '' then row.backlog = nil end
   end
   if log_is_full then return reject(row, 1000, 'log_full') end
-  local refused = door and door(row)
-  if refused then return refused end
+  if row.window_of then
+    local into = windows.merge(row)
+    if into then return 'COALESCED ' .. into end
+  end
+  if door then
+    local refused = door(row)
+    if refused then return refused end
+  end
+  if row.window_of then windows.open(row) end
   accepted[#accepted + 1] = row
-  if row.plain then return row.backlog and 'DEFERRED' or 'ACCEPTED' end
+  if row.plain then return 'ACCEPTED' end
   if row.key ~= '' then seen_keys[row.key] = { id, row.fingerprint, 'queued' } end
   return row.due and 'SCHEDULED ' .. row.due or row.backlog and 'DEFERRED' or 'ACCEPTED'
 end
@@ -77,25 +91,27 @@ local function settle_down(place, row)   -- it counts there; `enqueued` counts i
 end
 
 local function write_place(row)          -- the growing write: the stream entry, or the parked envelope
-  if row.due or row.parked then
-    redis.call('HSET', BODY .. row.id, 'env', row.env)
-    if row.due then redis.call('ZADD', SCHEDULE, row.due, row.id) end
-    settle_down(row.due and 'scheduled:' or 'parked:', row)
-    return row.due and '-' or 'g:' .. row.parked
-  end
   local kind, place, stream = 'a:', 'queued:', LANE .. row.lane
-  if row.backlog then
-    kind, place, stream = 'b:', 'backlog:', stream .. SUFFIX.b
-    bump('deferred:' .. row.lane .. ':' .. row.backlog, 1)
+  if not row.plain then
+    if row.due or row.parked then
+      redis.call('HSET', BODY .. row.id, 'env', row.env)
+      if row.due then redis.call('ZADD', SCHEDULE, row.due, row.id) end
+      settle_down(row.due and 'scheduled:' or 'parked:', row)
+      return row.due and '-' or 'g:' .. row.parked
+    end
+    if row.backlog then
+      kind, place, stream = 'b:', 'backlog:', stream .. SUFFIX.b
+      bump('deferred:' .. row.lane .. ':' .. row.backlog, 1)
+    elseif row.behind then
+      kind, place, stream = 't:', 'turned:', stream .. ':turn:' .. row.tenant
+    end
   end
-  if row.behind then kind, place, stream = 't:', 'turned:', stream .. ':turn:' .. row.tenant end
   local entry = redis.call('XADD', stream, '*', 'id', row.id, 'env', row.env)
   settle_down(place, row)
   return kind .. entry
 end
 
 local function lines_of(row)             -- what its record says beyond the first line
-  if row.plain then return row.backlog and '\nbl=' .. row.backlog .. '\ndi=DEFERRED' or '' end
   local more = ''
   if row.key ~= '' then more = '\nky=' .. row.key .. '\nkf=' .. row.fingerprint .. '\nkw=' .. row.window end
   if row.deadline ~= '' then more = more .. '\ndl=' .. row.deadline end
@@ -105,8 +121,10 @@ local function lines_of(row)             -- what its record says beyond the firs
   if row.place then more = more .. format('\npl=%d', row.place) end
   if row.granted then more = more .. '\nhg= ' .. row.granted .. ' ' end
   if row.backlog then more = more .. '\nbl=' .. row.backlog end
-  if row.due then
-    more = more .. '\ndu=' .. row.due .. '\ndi=SCHEDULED ' .. row.due
+  if row.merged then more = more .. format('\nmk=%d', row.merged) end
+  if row.due then more = more .. '\ndu=' .. row.due end
+  if row.due or row.was_due then
+    more = more .. '\ndi=SCHEDULED ' .. (row.due or row.was_due)
   elseif row.backlog then
     more = more .. '\ndi=DEFERRED'
   end
@@ -114,7 +132,7 @@ local function lines_of(row)             -- what its record says beyond the firs
 end
 
 local function write_record(row, entry)
-  local more = row.plain and not row.backlog and '' or lines_of(row)
+  local more = row.plain and '' or lines_of(row)
   -- The record last: until it is there, its key counts as free and its deadline names nobody.
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
@@ -125,14 +143,15 @@ local function write_record(row, entry)
 end
 
 local function new_line(row, before)     -- task and lane stand once for all that follow with the same
-  if before and row.task == before.task and row.lane == before.lane and (row.tenant or '') == '' and not row.due
-    and (row.route or '') == '' and not row.backlog then
+  if before and row.task == before.task and row.lane == before.lane
+    and (row.plain or row.tenant == '' and not row.due and row.route == '' and not row.backlog) then
     return row.id .. ' +'
   end
-  return row.id .. ' + ' .. row.task .. ' ' .. row.lane
-    .. ((row.tenant or '') ~= '' and ' tenant=' .. row.tenant or '')
+  local line = row.id .. ' + ' .. row.task .. ' ' .. row.lane
+  if row.plain then return line end
+  return line .. (row.tenant ~= '' and ' tenant=' .. row.tenant or '')
     .. (row.due and ' due=' .. row.due or '')
-    .. ((row.route or '') ~= '' and ' route=' .. row.route or '')
+    .. (row.route ~= '' and ' route=' .. row.route or '')
     .. (row.backlog and ' backlog=' .. row.backlog or '')
 end
 

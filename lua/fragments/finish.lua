@@ -26,6 +26,17 @@ local function close_claim(rec, outcome, by, at_once)
 end
 
 local function release_key(rec, final)   -- D11: success keeps the key for its window, anything else frees it
+  if (rec.mk or '') ~= '' then           -- those of what was merged into it as well, each for its own window
+    effect(rec)
+    local found = redis.call('HGETALL', tag .. ':merged_keys:' .. rec.id)
+    rec.merged = {}
+    for i = 1, #found, 2 do
+      local fingerprint, window = match(found[i + 1], '^(%S+) (%d+)$')
+      if match(redis.call('GET', KEY .. found[i]) or '', '^%S+') == rec.id then
+        rec.merged[found[i]] = { final == 'succeeded' and format('%s %s %s', rec.id, fingerprint, final), window }
+      end
+    end
+  end
   if (rec.ky or '') == '' then return end
   local value = redis.call('GET', KEY .. rec.ky)
   if not value or match(value, '^%S+') ~= rec.id then return end

@@ -18,7 +18,8 @@ local NEW_LINE = '^queued ([%l-]%S*) (%S+) (%S+) (%d+)()'
 local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
-  'ut', 'dq', 'ga', 'pl', 'hg', 'bu', 'bl' }
+  'ut', 'dq', 'ga', 'pl', 'hg', 'bu', 'bl',
+  'mk' }
 local records = {}
 -- What many jobs of a call have in common is converted once.
 local text_of = setmetatable({}, { __index = function(cache, number)

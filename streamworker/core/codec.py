@@ -15,7 +15,7 @@ import hashlib
 import math
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
@@ -48,6 +48,11 @@ def encode_args(args: dict[str, object], *, limit: int = PAYLOAD_LIMIT_BYTES) ->
     if not isinstance(args, dict):
         raise SerializationError("args", f"must be a dict of arguments, not {_a(args)}")
     return _encode(args, "args", limit)
+
+
+def encode_items(items: Sequence[object], path: str) -> list[bytes]:
+    """Each item as JSON with sorted keys, so that equal items have equal bytes. Raises as `encode_args`."""
+    return [_dump(item, f"{path}[{place}]", orjson.OPT_SORT_KEYS) for place, item in enumerate(items)]
 
 
 def encode_result(value: object, *, limit: int = PAYLOAD_LIMIT_BYTES) -> bytes:

@@ -54,7 +54,7 @@ def encode_envelope(
     trace: str | None = None,
 ) -> bytes:
     """An envelope around arguments that are encoded already, so that they travel bit for bit."""
-    raw: dict[str, Any] = {"t": task, "a": orjson.Fragment(args)}
+    raw: dict[str, Any] = {"t": task}
     if key is not None:
         raw["k"] = key
     if tenant is not None:
@@ -67,6 +67,7 @@ def encode_envelope(
         raw["d"] = delay_ms
     if trace is not None:
         raw["p"] = trace
+    raw["a"] = orjson.Fragment(args)  # last: `coalesce` adds to the end
     return orjson.dumps(raw)
 
 

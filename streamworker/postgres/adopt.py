@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncpg
 
 #: Fields of a record that say what its job is; the others say how it is doing.
-LASTING = ("ky", "kf", "kw", "dl", "tn", "ms", "ga", "ma")
+LASTING = ("ky", "kf", "kw", "dl", "tn", "ms", "ga", "ma", "bl")
 COMPLETE = "SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[]) AND payload IS NOT NULL"
 PRESENT = "SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[])"
 WANTING = """
@@ -115,7 +115,7 @@ class Adopter:
         """From where it is by now: the entry, else the body."""
         if record.entry is not None:
             kind, entry = record.entry
-            stream = self._keys.stream(record.lane, kind)
+            stream = self._keys.stream(record.lane, kind, record.text("tn") or "")
             found = await self._caller.command("XRANGE", stream, entry, entry)
             if found:
                 return pairs(found[0][1]).get(b"env")

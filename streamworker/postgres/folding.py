@@ -23,6 +23,10 @@ _NUL_ESCAPE = b"\\u0000"
 _PROCESSING, _SUCCEEDED = Status.PROCESSING, Status.SUCCEEDED
 
 
+#: Scripts whose caller is not who has the job.
+_OTHERS = OPERATED | {"drain"}
+
+
 @dataclass(slots=True)
 class JobRow:
     """A row of `jobs`, of which a batch may know only some. Times are ms since the epoch."""
@@ -60,6 +64,8 @@ class JobRow:
     started_ms: int | None = None
     finished_ms: int | None = None
     updated_ms: int = 0
+    #: Events were merged into it, so it has another envelope than before.
+    merged: bool = False
 
     def apply(self, move: Transition, parts: Mapping[str, bytes]) -> None:
         """One more move, with what came along. An older one than is known only adds facts."""
@@ -80,7 +86,7 @@ class JobRow:
         self.due_ms = None
         if facts:
             self._told(facts, parts)
-        if worker is not None and script not in OPERATED:
+        if worker is not None and script not in _OTHERS:
             self.worker = worker
         if status is _PROCESSING:
             self.started_ms = at_ms
@@ -95,6 +101,9 @@ class JobRow:
             self.due_ms = int(facts["due"])
         if "lane" in facts:
             self.lane = facts["lane"]
+        if "events" in facts and "p" in parts:
+            self.merged = True
+            self.carry(parts["p"])
         if "code" in facts:
             self.error_class, self.error_code = facts.get("class"), facts["code"]
             self.error = error_text(parts.get("x"))

@@ -127,6 +127,14 @@ UPDATE streamworker.jobs j SET {_assignments(_UPDATED[1:])}
 FROM {_from_arrays(_UPDATED, 2)}
 WHERE j.id = u.id AND j.namespace = $1 AND (u.epoch, u.version) > (j.epoch, j.version)
 """  # noqa: S608
+#: The envelope of what was merged; before its version moves on.
+_CARRIED = (_ID, *(each for each in _FIXED if each.name in ("epoch", "version")),
+            Column("payload", "bytea"), Column("payload_json", "json"))  # fmt: skip
+CARRY_JOBS = f"""
+UPDATE streamworker.jobs j SET {_assignments(_CARRIED[3:])}
+FROM {_from_arrays(_CARRIED, 2)}
+WHERE j.id = u.id AND j.namespace = $1 AND (u.epoch, u.version) > (j.epoch, j.version)
+"""  # noqa: S608
 #: What their enqueue told, where that is missing.
 FILL_JOBS = f"""
 UPDATE streamworker.jobs j SET {_assignments(_FILLED[1:])}
@@ -134,6 +142,7 @@ FROM {_from_arrays(_FILLED, 2)} WHERE j.id = u.id AND j.namespace = $1
 """  # noqa: S608
 
 _updated_values = attrgetter(*(each.attribute for each in _UPDATED))
+_carried_values = attrgetter(*(each.attribute for each in _CARRIED))
 _filled_values = attrgetter(*(each.attribute for each in _FILLED))
 _words_of = attrgetter(*(each.attribute for each in _WORDS))
 _rest_values = attrgetter(*(each.attribute for each in _REST))
@@ -142,6 +151,11 @@ _rest_values = attrgetter(*(each.attribute for each in _REST))
 def updated_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any] | None]:
     """The arguments of UPDATE_JOBS after the namespace."""
     return _arrays(map(_updated_values, rows))
+
+
+def carried_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any] | None]:
+    """The arguments of CARRY_JOBS after the namespace."""
+    return _arrays(map(_carried_values, rows))
 
 
 def filled_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any] | None]:

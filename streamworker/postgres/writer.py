@@ -188,6 +188,8 @@ class Writer:
         if arrived := [row for row in jobs if row.id not in there]:
             made = rows.job_rows(offset.namespace, arrived)
             await copying.copy(link, "jobs", rows.JOB_COLUMNS, made)
+        if merged := [row for row in jobs if row.merged and row.id in there]:
+            await link.execute(rows.CARRY_JOBS, offset.namespace, *rows.carried_arrays(merged))
         if moved := [row for row in jobs if row.id in there]:
             await link.execute(rows.UPDATE_JOBS, offset.namespace, *rows.updated_arrays(moved))
         if filled := [row for row in moved if row.task is not None]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from streamworker.core.coalesce import Coalesce, Coalescer
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.gates import Gate, GateKind, Gates
 from streamworker.core.router import Router
@@ -61,11 +62,14 @@ class Declaration:
     retry: str = ""  # the policy in words
     cron: CronSpec | None = None
     gates: tuple[Gate, ...] = ()
+    coalesce: Coalesce | None = None
     #: Which change of the manifest wrote it; 0 for one that was not read from there.
     number: int = 0
     template: KeyTemplate | None = None
     #: The gates, ready to be named; None when there are none.
     ready: Gates | None = field(default=None, compare=False, repr=False)
+    #: What merges its jobs; None when nothing does.
+    coalescer: Coalescer | None = field(default=None, compare=False, repr=False)
 
     def encode(self) -> bytes:
         """As it is published: the same declaration always gives the same bytes."""
@@ -87,6 +91,8 @@ class Declaration:
             raw["cron"] = {"spec": self.cron.spec, "tz": self.cron.tz, "overlap": self.cron.overlap}
         if self.gates:
             raw["gates"] = [[gate.kind, gate.scope, gate.figures] for gate in self.gates]
+        if self.coalesce is not None:
+            raw["coalesce"] = self.coalesce.raw()
         return orjson.dumps(raw, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
@@ -112,11 +118,31 @@ class Declaration:
             gates=tuple(
                 Gate(GateKind(kind), scope, figures) for kind, scope, figures in raw.get("gates", ())
             ),
+            coalesce=_coalesce(raw.get("coalesce")),
             number=int(number),
         )
         template = None if found.key is None else KeyTemplate.parse(found.key, found.arguments, what="key")
         ready = Gates(task, found.arguments, found.gates) if found.gates else None
-        return replace(found, template=template, ready=ready)
+        merging = (
+            None
+            if found.coalesce is None
+            else Coalescer(task, found.arguments, found.required, found.coalesce)
+        )
+        return replace(found, template=template, ready=ready, coalescer=merging)
+
+
+def _coalesce(raw: Mapping[str, Any] | None) -> Coalesce | None:
+    """What it says that this version knows."""
+    if raw is None:
+        return None
+    return Coalesce(
+        str(raw["mode"]),
+        window=float(raw["window"]),
+        by=raw.get("by"),
+        items=raw.get("items"),
+        limit=int(raw["limit"]),
+        when=str(raw["when"]),
+    )
 
 
 def publish_call(declared: Mapping[str, Declaration], router: Router) -> scripts.Call:

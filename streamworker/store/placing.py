@@ -37,6 +37,8 @@ class Placed:
         disposition = Disposition(word)
         if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
             return cls(rest[0], disposition, rest[1])
+        if disposition is Disposition.COALESCED:
+            return cls(rest[0], disposition)
         if disposition is Disposition.REJECTED:
             return cls(job.job_id, disposition, "", int(rest[0]) / 1000, rest[1])
         return cls(job.job_id, disposition)
@@ -88,9 +90,11 @@ class Marker:
 def enqueue_call(jobs: Iterable[NewJob], marker: str = "") -> scripts.Call:
     """The script call that enqueues these jobs."""
     rows: list[Argument] = []
+    merging = False
     for job in jobs:
         rows.extend(job.row())
-    return scripts.enqueue(clock="", marker=marker, rows=rows)
+        merging = merging or job.coalesce != ""
+    return (scripts.coalesce if merging else scripts.enqueue)(clock="", marker=marker, rows=rows)
 
 
 def restoring() -> EnqueueRejected:

@@ -63,6 +63,11 @@ def enqueue(*, clock: str, marker: str = "", rows: Iterable[Argument]) -> Call:
 
 
 @bound
+def coalesce(*, clock: str, marker: str = "", rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("coalesce"), (clock, marker, *rows))
+
+
+@bound
 def claim(
     *,
     clock: str,
@@ -282,13 +287,14 @@ class NewJob:
     gates: str = ""  # what it must pass to start, see core/gates.py
     route: str = ""  # why it waits in another lane than was asked for or declared
     backlog: str = ""  # why it waits in the backlog first; '': it does not ask to
+    coalesce: str = ""  # its window, see core/coalesce.py; `coalesce` has to take it then
     #: The span of this enqueue; None: nobody traces.
     sending: Sending | None = field(default=None, compare=False, repr=False)
 
     def row(self) -> tuple[Argument, ...]:
         starts = "" if self.max_starts == MAX_STARTS else str(self.max_starts)
         plain = not (self.key_id or self.delay_ms or self.deadline_ms or self.tenant or starts)
-        if plain and not (self.gates or self.route or self.backlog):
+        if plain and not (self.gates or self.route or self.backlog or self.coalesce):
             return (self.job_id, self.task, self.lane, self.envelope, "")
         extra = "\n".join(
             (
@@ -301,8 +307,7 @@ class NewJob:
                 starts,
                 self.producer,
                 self.gates,
-                self.route,
-                self.backlog,
+                f"{self.route} {self.backlog} {self.coalesce}".rstrip(),
             )
         )
         return (self.job_id, self.task, self.lane, self.envelope, extra)

@@ -84,6 +84,11 @@ class Shard(Reader):
         rows = [word for one in jobs for word in one.row()]
         return _texts(self.send(scripts.enqueue(clock=self.clock, rows=rows)))
 
+    def coalesce(self, *jobs: scripts.NewJob) -> list[str]:
+        """The disposition of each, where some may be merged."""
+        rows = [word for one in jobs for word in one.row()]
+        return _texts(self.send(scripts.coalesce(clock=self.clock, rows=rows)))
+
     def put(self, job_id: str, **options: Any) -> str:
         """Enqueue one job."""
         return self.enqueue(job(job_id, **options))[0]

@@ -198,7 +198,9 @@ def _step(previous: Line | None, line: Line) -> Iterator[str]:
         if previous is not None or (line.epoch, line.version) != (0, 1):
             yield f"{line.job_id} came into being twice: {line}"
         return
-    moved_on = line.reason == "drained" and line.source == line.target  # along no edge, from place to place
+    moved_on = (
+        line.reason in ("drained", "merged") and line.source == line.target
+    )  # along no edge, from place to place
     if (line.source, line.target) not in TRANSITIONS and not moved_on:
         yield f"no edge leads from {line.source} to {line.target}: {line}"
     if previous is None:

@@ -22,6 +22,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   if kind == 'hash' then value = redis.call('HGETALL', key)
   elseif kind == 'string' then value = redis.call('GET', key)
   elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then value = redis.call('SMEMBERS', key)
   elseif kind == 'list' then value = redis.call('LRANGE', key, 0, -1)
   elseif kind == 'stream' then
     value = redis.call('XRANGE', key, '-', '+')
@@ -73,6 +74,7 @@ class Snapshot:
     strings: dict[str, bytes] = field(default_factory=dict)
     zsets: dict[str, dict[str, int]] = field(default_factory=dict)
     lists: dict[str, list[bytes]] = field(default_factory=dict)
+    sets: dict[str, frozenset[bytes]] = field(default_factory=dict)
     streams: dict[str, dict[str, Fields]] = field(default_factory=dict)
     pending: dict[str, dict[str, Pending]] = field(default_factory=dict)
     #: ms to live of each key, -1 without a TTL.
@@ -161,6 +163,7 @@ class Snapshot:
             "strings": self.strings,
             "zsets": self.zsets,
             "lists": self.lists,
+            "sets": self.sets,
             "streams": self.streams,
             "pending": {
                 stream: {entry: one.consumer for entry, one in entries.items()}
@@ -208,6 +211,8 @@ def take(link: SyncLink, keys: Keys) -> Snapshot:
                 snapshot.hashes[name] = _pairs(value)
             case b"string":
                 snapshot.strings[name] = value
+            case b"set":
+                snapshot.sets[name] = frozenset(value)
             case b"list":
                 snapshot.lists[name] = value
             case b"zset":

@@ -181,3 +181,9 @@ def test_a_bucket_that_is_full_again_takes_no_room_for_ever(shard: Shard) -> Non
     send(shard, "a", tenant="acme")
 
     assert 0 < shard.look().ttls["bucket:throttle:tenant:acme"] <= 61_000
+
+
+def test_two_of_a_key_in_one_call_are_one_job(shard: Shard) -> None:
+    bound(shard, "depth normal 5 reject")
+
+    assert send(shard, "a", "b", **KEYED) == ["ACCEPTED", "DUPLICATE a queued"]

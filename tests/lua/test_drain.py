@@ -274,3 +274,47 @@ def test_an_entity_is_free_while_its_job_waits_in_the_backlog(open_drain: Shard)
     open_drain.drain()
 
     assert ids(open_drain.claim()) == ["patient"]
+
+
+def test_a_job_that_was_started_does_not_go_to_the_backlog(open_drain: Shard) -> None:
+    """As one that Postgres brings back: its record says what it was enqueued with."""
+    defer(open_drain, "a")
+    open_drain.drain()
+    open_drain.settle(open_drain.claim_one(), SOON)
+    open_drain.rewrite("a", bl="asked")
+    open_drain.elapse(100)
+
+    open_drain.promote()
+
+    open_drain.check("a", place="r")
+
+
+def test_what_was_drained_does_not_go_back(open_drain: Shard) -> None:
+    defer(open_drain, "a")
+    assert open_drain.claim() == []  # which makes the group
+    open_drain.drain()
+    offers = open_drain.deliver("w1")
+
+    open_drain.claim(limit=0, offers=offers)
+
+    open_drain.check("a", place="r", starts=0)
+
+
+def test_a_delayed_job_of_a_tenant_does_not_stand_while_it_is_in_the_backlog(open_drain: Shard) -> None:
+    open_drain.enqueue(job("a", backlog="asked", delay_ms=500, tenant="acme"))
+
+    open_drain.elapse(500)
+    open_drain.promote()
+
+    assert "turnstile" not in open_drain.look().hashes
+
+
+def test_an_entry_that_its_record_does_not_honour_moves_nothing(open_drain: Shard) -> None:
+    defer(open_drain, "a")
+    stream = open_drain.keys.stream("normal", "b")
+    open_drain.redis("XADD", stream, "*", "id", "a", "env", "another")
+
+    assert open_drain.drain()[0] == 1
+
+    assert ids(open_drain.claim()) == ["a"]
+    assert open_drain.redis("XLEN", stream) == 0

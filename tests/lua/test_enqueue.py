@@ -72,6 +72,7 @@ def test_new_jobs_of_one_call_are_told_apart_in_the_log(shard: Shard) -> None:
         job("f", task="pack", lane="other", delay_ms=900),
         job("g", task="pack", lane="other"),
         job("h", task="pack", lane="other", route="acme"),
+        job("i", task="pack", lane="other", backlog="asked"),
     ]
     more: list[dict[str, str]] = [
         {},
@@ -82,6 +83,7 @@ def test_new_jobs_of_one_call_are_told_apart_in_the_log(shard: Shard) -> None:
         {"due": str(START + 900)},
         {},
         {"route": "acme"},
+        {"backlog": "asked"},
     ]
 
     shard.enqueue(*rows)

@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from streamworker.store.connection import ReplyError
-from tests.lua import guards, guards_breakers, guards_burial, guards_gates
+from tests.lua import guards, guards_breakers, guards_burial, guards_gates, guards_overload
 from tests.lua.driver import Shard
 from tests.lua.mutating import SCRIPTS, Mutation, noticers_pass
 
-MUTATIONS = [*guards.MUTATIONS, *guards_gates.MUTATIONS, *guards_burial.MUTATIONS, *guards_breakers.MUTATIONS]
+MUTATIONS = [
+    *guards.MUTATIONS,
+    *guards_gates.MUTATIONS,
+    *guards_burial.MUTATIONS,
+    *guards_breakers.MUTATIONS,
+    *guards_overload.MUTATIONS,
+]
 
 
 @pytest.fixture

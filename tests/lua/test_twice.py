@@ -12,6 +12,7 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from tests.lua.driver import LEASE, LIVENESS, RETENTION, Shard, job, plan_of
+from tests.lua.merging import WINDOW, event
 
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
 RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
@@ -251,6 +252,26 @@ def enqueue_over_bounds(shard: Shard) -> scripts.Call:
     return scripts.enqueue(clock=shard.clock, rows=[word for one in rows for word in one.row()])
 
 
+def _coalesce(mode: str, *, limit: int = 10, before: int = 1) -> Arrange:
+    def arrange(shard: Shard) -> scripts.Call:
+        events = [event(f"e{i}", mode, limit=limit, key_id=f"add::e{i}", fingerprint="f") for i in range(4)]
+        shard.coalesce(*events[:before])
+        rows = [word for one in events[before:] for word in one.row()]
+        return scripts.coalesce(clock=shard.clock, rows=rows)
+
+    return arrange
+
+
+def settle_a_merged(outcome: Outcome) -> Arrange:
+    def arrange(shard: Shard) -> scripts.Call:
+        shard.coalesce(*(event(f"e{i}", key_id=f"add::e{i}", fingerprint="f") for i in range(3)))
+        shard.elapse(WINDOW)
+        shard.promote()
+        return shard.settle_call(scripts.outcome_row(shard.claim_one(), outcome, 5))
+
+    return arrange
+
+
 def declare(shard: Shard) -> scripts.Call:
     shard.declare(**{"concurrency:c": "2"})
     return scripts.declare(clock=shard.clock, lanes="a b", rows=["concurrency:c", "3", "rate:x", "1,1,1"])
@@ -422,6 +443,13 @@ CASES: dict[str, Arrange] = {
     "declare": declare,
     "drain": drain,
     "enqueue: over bounds": enqueue_over_bounds,
+    "coalesce: opens": _coalesce("collect", before=0),
+    "coalesce: merges": _coalesce("collect"),
+    "coalesce: latest": _coalesce("latest"),
+    "coalesce: full": _coalesce("collect", limit=3),
+    "coalesce: full at once": _coalesce("collect", limit=2, before=0),
+    "settle: merged": settle_a_merged(Success()),
+    "settle: merged fails": settle_a_merged(FATAL),
 }
 
 

@@ -94,9 +94,7 @@ async def answer(scene: Scene, sample: float) -> Answer:
         facts["granted"] = (record.text("hg") or "").strip()
         return Answer(
             "granted",
-            [
-                f"It has passed {facts['granted']} and waits for a free slot; it returns after 5 s."
-            ],
+            [f"It has passed {facts['granted']} and waits for a free slot; it returns after 5 s."],
             ["streamworker workers"],
             facts,
         )

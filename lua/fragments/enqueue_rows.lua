@@ -1,0 +1,20 @@
+-- enqueue_rows: the decisions of a whole call, row by row; nothing is written yet. Leaves `on` and `replies`, or has
+-- returned the one word that refuses the call. See enqueue.lua.
+local on = mirrored('declared:admission', 'throttles')
+if switch[1] or switch[2] then
+-- include: fragments/admission.lua
+  door = open_door(switch[1] or '', switch[2] or '')
+end
+if switch.restoring or (marker ~= '' and switch.marker ~= marker and switch.marker ~= 'off') then
+  return 'RESTORING'
+end
+if on and switch.bound then
+  log_is_full = tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound)
+end
+local replies = {}
+for i = 3, #ARGV, 5 do
+  local id = ARGV[i]
+  local reply = decide(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  seen_ids[id] = seen_ids[id] or reply
+  replies[#replies + 1] = reply
+end
