@@ -6,7 +6,7 @@ local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log
 local retention_ms = ARGV[3]             -- how long a finished record stays
 -- rows: verb name value reason
--- pause: a scope, for `value` ms or '' for good. resume: a scope; its waiters come in over `value` ms.
+-- pause: a scope, for `value` ms or '' for good. resume: a scope, or `overdue`; who waits comes in over `value` ms.
 -- open, close: a breaker, for the first number of `value` in ms or 0 for good; of `close` the second is the ms over
 -- which its waiters come in. auto: a breaker whose calls decide again.
 -- note: what is about to be done by other calls, and to how many.
@@ -24,6 +24,7 @@ local script = 'tune'
 local POLICIES = tag .. ':policies'
 local known = open_gates()
 local writes = {}                        -- field -> value, or false to take it away
+local overdue                            -- another ramp of the overdue jobs
 
 local function is_set(field)
   if writes[field] ~= nil then return writes[field] end
@@ -45,7 +46,16 @@ function verbs.pause(scope, value, reason)
   return 'OK', true
 end
 
+local function let_back(value)           -- the overdue jobs, see promote.lua; for a minute, if at once
+  if redis.call('HEXISTS', SWEEP, 'overdue') == 0 then return 'NOTHING', false end
+  local waiting, length = redis.call('ZCOUNT', SCHEDULE, '-inf', now_text), tonumber(value)
+  if length == 0 then waiting, length = 0, 60000 end
+  overdue = format('%d %d %d', now + length, waiting, length)
+  return 'OK', true
+end
+
 function verbs.resume(scope, value)
+  if scope == 'overdue' then return let_back(value) end
   local pause = known.paused(scope)
   if not pause then return 'NOTHING', false end
   if pause.state == 'ramp' and now + tonumber(value) >= pause.till then return 'OK', false end
@@ -135,6 +145,7 @@ for i = 4, #ARGV, 4 do
 end
 if #audit > 0 then
   commit()                               -- with the timers: who was set free is looked at again
+  if overdue then redis.call('HSET', SWEEP, 'overdue', overdue) end
   for field, figures in pairs(writes) do
     local was_set = redis.call('HEXISTS', POLICIES, field) == 1
     if figures then redis.call('HSET', POLICIES, field, figures) else redis.call('HDEL', POLICIES, field) end

@@ -56,7 +56,14 @@ def pause(
 
 
 def resume(
-    scope: Scope,
+    scope: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCOPE",
+            help="lane:NAME, tenant:NAME, task:NAME or dependency:NAME; or overdue, the jobs that come back "
+            "by a ramp after an outage.",
+        ),
+    ],
     over: Annotated[
         str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
     ] = "60s",

@@ -48,6 +48,10 @@ class Pause:
         }
 
 
+#: What may be resumed though nobody paused it: jobs that an outage left overdue.
+OVERDUE = "overdue"
+
+
 def check_scope(scope: str) -> str:
     """Return a scope such as `lane:normal` or `tenant:acme`. Raises InvalidArgument."""
     kind, colon, name = scope.partition(":")
@@ -98,9 +102,13 @@ async def pause(
 
 
 async def resume(queue: Queue, scope: str, *, actor: str, reason: str = "", over: Duration = RAMP) -> bool:
-    """Let the jobs of a scope run again, those that waited evenly over a time. False: it was not paused."""
+    """Let the jobs of a scope run again, those that waited evenly over a time. False: it was not paused.
+
+    The scope `overdue` is the jobs that come back after an outage, by a ramp of their own.
+    """
     ramp_ms = round(durations.parse(over, what="over") * 1000)
-    return await change(queue, actor, "resume", check_scope(scope), str(ramp_ms), reason)
+    scope = scope if scope == OVERDUE else check_scope(scope)
+    return await change(queue, actor, "resume", scope, str(ramp_ms), reason)
 
 
 async def set_limit(queue: Queue, name: str, figures: str, *, actor: str, reason: str = "") -> None:

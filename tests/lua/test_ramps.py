@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamworker.core.outcome import Success
-from tests.lua.driver import Shard, plan_of
+from tests.lua.driver import Shard, job, plan_of
 from tests.lua.gating import fill, ids
 
 MINUTE = 60_000
@@ -170,3 +170,81 @@ def test_a_resume_may_shorten_a_ramp(shard: Shard) -> None:
     assert shard.tune("resume", "lane:normal", 0) == "OK"
 
     assert len(shard.claim()) == 3
+
+
+# --- overdue jobs -----------------------------------------------------------------------------------------
+
+
+def overdue(shard: Shard, jobs: int, ms: int = 10_000) -> None:
+    """So many jobs that have been due for so long, since nobody was there."""
+    shard.watchful = False
+    shard.enqueue(*(job(f"late{i}", delay_ms=1) for i in range(jobs)))
+    shard.elapse(ms + 1)
+
+
+def promoted(shard: Shard, seconds: int) -> list[int]:
+    """How many come back in each second, by a keeper that looks at its end."""
+    counts = []
+    for _ in range(seconds):
+        shard.elapse(1000)
+        counts.append(sum(shard.promote()[0] for _ in range(3)))
+    return counts
+
+
+def test_a_mass_of_overdue_jobs_comes_back_over_a_minute(shard: Shard) -> None:
+    overdue(shard, 1200)
+    shard.promote()
+
+    counts = promoted(shard, 61)
+
+    assert all(19 <= count <= 21 for count in counts[:59]), counts
+    assert sum(counts) == 1199
+    assert shard.redis("HGET", shard.keys.sweep, "overdue") is None
+
+
+@pytest.mark.parametrize(("jobs", "ms"), [(1000, 10_000), (1200, 9_990)], ids=["few", "not late"])
+def test_what_is_no_mass_or_not_late_comes_back_at_once(shard: Shard, jobs: int, ms: int) -> None:
+    overdue(shard, jobs, ms)
+
+    assert sum(shard.promote()[0] for _ in range(3)) == jobs
+
+
+def test_what_becomes_due_meanwhile_goes_behind_and_lets_one_in(shard: Shard) -> None:
+    overdue(shard, 1200)
+    shard.promote()
+    before = shard.promote()[0]
+    shard.enqueue(*(job(f"new{i}", delay_ms=1) for i in range(50)))
+    shard.elapse(1)
+
+    assert before == 0
+    assert shard.promote()[0] == 50
+    shard.check("new0", place="schedule")
+
+
+def test_deadlines_pass_during_the_ramp(shard: Shard) -> None:
+    overdue(shard, 1200)
+    shard.promote()
+    shard.put("short", delay_ms=200, deadline_ms=100)
+    shard.elapse(100)
+    shard.promote()
+
+    shard.check("short", status="failed_terminal", dead="expired")
+
+
+def test_the_log_says_that_a_mass_comes_back(shard: Shard) -> None:
+    overdue(shard, 1200)
+    shard.promote()
+
+    (_, fields), *_ = shard.redis("XREVRANGE", shard.keys.events, "+", "-", "COUNT", "1")
+    assert b"- 0 ramp overdue 60000 1200 jobs are overdue" in fields
+
+
+@pytest.mark.parametrize(("over", "within"), [(0, 1), (5000, 6)])
+def test_an_operator_lets_them_in_sooner(shard: Shard, over: int, within: int) -> None:
+    assert shard.tune("resume", "overdue", over) == "NOTHING"
+    overdue(shard, 1200)
+    shard.promote()
+
+    assert shard.tune("resume", "overdue", over) == "OK"
+
+    assert sum(promoted(shard, within)) == 1199
