@@ -58,7 +58,7 @@ def _show(found: dict[str, Any]) -> None:
     if stands is not None:
         ends = f" until {stands['until']}" if stands["until"] else ""
         by = f" by {stands['by']}" if stands["by"] else ""
-        said = f"{stands['state']} since {stands['since']}{ends}{by}: {stands['reason']}"
+        said = f"{stands['state']} since {stands['since']}{ends}{by}: {stands['reason'] or 'no reason given'}"
     print_facts(
         [
             ("gate", found["gate"]),

@@ -16,6 +16,9 @@ Scope = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 
+#: What `limits` shows of each.
+FIGURES = ("in_force", "declared", "set")
+
 limits_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -38,18 +41,22 @@ def pause(
     What runs goes on; what would start waits, holds no slot and is charged no attempt.
     """
     from streamworker.ops import tune
+    from streamworker.ops.known import scope_is_known
     from streamworker.request import actor
 
     settings = settings_of(app, redis_url)
 
-    async def act() -> list[tune.Pause]:
+    async def act() -> tuple[list[tune.Pause], bool]:
         async with open_queue(settings) as queue:
             await tune.pause(queue, scope, actor=actor(), reason=reason, duration=duration)
-            return await tune.pauses(queue)
+            return await tune.pauses(queue), await scope_is_known(queue, scope)
 
-    (found,) = [one for one in asyncio.run(act()) if one.scope == scope]
+    pauses, known = asyncio.run(act())
+    (found,) = [one for one in pauses if one.scope == scope]
+    if not known:
+        say(f"warning: nothing in {settings.namespace} declares {scope}; it will be paused if something does")
     if as_json:
-        emit_json(found.json())
+        emit_json({**found.json(), "known": known})
         return
     until = f"until {found.json()['until']}" if found.until else f"until: streamworker resume {scope}"
     say(f"{scope} is paused {until}")
@@ -110,17 +117,14 @@ def limits(
 
     found = asyncio.run(look())
     if as_json:
-        emit_json(found)
+        emit_json([row | {each: tune.plain(row["kind"], row[each]) for each in FIGURES} for row in found])
         return
     if not found:
         say(f"note: no worker of {settings.namespace} has declared a limit; see limits= of @app.task")
         return
     print_table(
         ["limit", "in force", "declared", "set"],
-        [
-            (row["name"], *(tune.spoken(row["kind"], row[each]) for each in ("in_force", "declared", "set")))
-            for row in found
-        ],
+        [(row["name"], *(tune.spoken(row["kind"], row[each]) for each in FIGURES)) for row in found],
     )
 
 
@@ -142,21 +146,26 @@ def set_limit(
 ) -> None:
     """Let other figures hold, for jobs that wait as well."""
     from streamworker.ops import tune
+    from streamworker.ops.known import limit_is_known
     from streamworker.request import actor
 
     given_app, given_url = context.obj
     settings = settings_of(app or given_app, redis_url or given_url)
     figures = tune.figures_of(name, value, burst)
+    kind = name.partition(":")[0]
 
-    async def act() -> None:
+    async def act() -> bool:
         async with open_queue(settings) as queue:
             await tune.set_limit(queue, name, figures, actor=actor(), reason=reason)
+            return await limit_is_known(queue, name)
 
-    asyncio.run(act())
+    known = asyncio.run(act())
+    if not known:
+        say(f"warning: no task of {settings.namespace} declares {name}; it will hold if one does")
     if as_json:
-        emit_json({"name": name, "set": figures})
+        emit_json({"name": name, "set": tune.plain(kind, figures), "known": known})
     else:
-        said = tune.spoken(name.partition(":")[0], figures)
+        said = tune.spoken(kind, figures)
         say(f"{name} is {said} until: streamworker limits reset {name}")
 
 

@@ -110,6 +110,13 @@ class Gates:
         """How the names of its gates begin: `entity:order:` for `entity:order:7`."""
         return {maker.about for maker in self._makers}
 
+    def makes(self, name: str) -> bool:
+        """Whether a job of this task may pass a gate of that name, or the name is that of a limit.
+
+        A digest tells nothing: whoever names one has seen it.
+        """
+        return any(name == maker.limit or maker.makes(name) for maker in self._makers)
+
     def figures(self) -> dict[str, str]:
         """The figures that this task declares, by the name of their limit."""
         return {
@@ -150,6 +157,17 @@ class _Maker:
         what = tenant if self._scope == "tenant" else lane
         return f"{self.kind}:{_bounded(f'{self._scope}:{what}', MAX_GATE_BYTES)}" if what else None
 
+    def makes(self, name: str) -> bool:
+        """Whether some arguments would give this name."""
+        if self._fixed is not None:
+            return name == self._fixed
+        if self._template is None:
+            pattern = re.escape(f"{self.kind}:{self._scope}:") + r"\S+"
+        else:
+            texts = map(re.escape, self._template.literals)
+            pattern = re.escape(f"{self.kind}:") + r"\S+".join(texts)
+        return name.startswith(f"{self.kind}:#") or re.fullmatch(pattern, name) is not None
+
     @property
     def fields(self) -> tuple[str, ...]:
         return () if self._template is None else self._template.fields
@@ -189,6 +207,8 @@ def declare(
                 f'Declare it: App(..., dependencies={{"{name}": Dependency(...)}})'
             )
         found += dependency_gates(name, dependencies[name])
+    if isinstance(limits, Rate | Concurrency):
+        raise ConfigurationError(f"task {task}: limits= is a list, such as limits=[{limits!r}]")
     for limit in limits:
         if not isinstance(limit, Rate | Concurrency):
             raise ConfigurationError(

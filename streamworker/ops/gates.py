@@ -51,6 +51,23 @@ async def gates(queue: Queue) -> list[dict[str, Any]]:
     return found
 
 
+async def oldest_waiters(queue: Queue) -> dict[str, int]:
+    """When the oldest job that waits at a gate was enqueued, by lane: the first at each gate is looked at.
+
+    Of more gates than are listed it is the oldest at some of them.
+    """
+    command, oldest = queue.caller.command, dict[str, int]()
+    found = _pairs(await command("HGETALL", queue.keys.waiting))
+    for name, text in found[:GATES]:
+        for lane in _counts(text.decode()):
+            for job_id in await command("ZRANGE", queue.keys.waiters(lane, name.decode()), 0, 0):
+                record = await _record(queue, job_id.decode())
+                if record is not None:
+                    at = record.number("at") or 0
+                    oldest[lane] = min(oldest.get(lane, at), at)
+    return oldest
+
+
 async def _held(queue: Queue) -> set[str]:
     prefix, names, cursor = queue.keys.gate(""), set[str](), 0
     while True:

@@ -14,6 +14,7 @@ from streamworker.core.lane import BACKLOG
 from streamworker.core.states import TERMINAL, Status
 from streamworker.ops import dlq, overload
 from streamworker.ops.dlq import DeadLetter
+from streamworker.ops.gates import oldest_waiters
 from streamworker.ops.history import History, iso, joined, read_history
 from streamworker.ops.tune import pauses
 from streamworker.store.depths import now_ms, oldest_ms
@@ -257,7 +258,8 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
 
     Known are the lanes that ever had a job, those of living workers, and `names`. `depth` counts the jobs
     that wait for their turn, at a gate too; scheduled retries and delays are not among them.
-    `oldest_age_seconds` is since the job was enqueued, None when nothing waits. The backlog comes last.
+    `oldest_age_seconds` is since the job was enqueued, at a gate too, None when nothing waits. The backlog
+    comes last.
     """
     stats = pairs(await queue.caller.command("HGETALL", queue.keys.stats))
     counters = {name.decode(): int(value) for name, value in stats.items()}
@@ -271,12 +273,13 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
     known.discard(BACKLOG)
     now = await now_ms(queue.caller.command)
     paused = {one.scope for one in await pauses(queue) if one.state == "paused"}
+    parked = await oldest_waiters(queue)
     return [
         {
             "lane": lane,
             "depth": sum(max(0, counters.get(f"{place}:{lane}", 0)) for place in _WAIT),
             "in_flight": max(0, counters.get(f"in_flight:{lane}", 0)),
-            "oldest_age_seconds": await _oldest_age(queue, lane, now),
+            "oldest_age_seconds": await _oldest_age(queue, lane, now, parked.get(lane)),
             "paused": f"lane:{lane}" in paused,
         }
         for lane in sorted(known)
@@ -299,9 +302,11 @@ async def _backlog(queue: Queue) -> list[dict[str, Any]]:
     ]
 
 
-async def _oldest_age(queue: Queue, lane: str, now: int) -> float | None:
-    age = await oldest_ms(queue.caller.command, queue.keys, lane, now)
-    return None if age is None else age / 1000
+async def _oldest_age(queue: Queue, lane: str, now: int, parked: int | None) -> float | None:
+    ages = [await oldest_ms(queue.caller.command, queue.keys, lane, now)]
+    if parked is not None:
+        ages.append(max(0, now - parked))
+    return max((age / 1000 for age in ages if age is not None), default=None)
 
 
 # --- workers ---------------------------------------------------------------------------------------------

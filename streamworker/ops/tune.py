@@ -44,7 +44,7 @@ class Pause:
             "until": iso(self.until),
             "by": self.by,
             "since": iso(self.since),
-            "reason": self.reason,
+            "reason": None if self.reason in ("", "-") else self.reason,
         }
 
 
@@ -86,6 +86,15 @@ def spoken(kind: str, figures: str | None) -> str | None:
         return figures or None
     tokens, period_ms, burst = figures.split(",")
     return f"{tokens} per {durations.format_ms(int(period_ms))}, burst {burst}"
+
+
+def plain(kind: str, figures: str | None) -> int | dict[str, int] | None:
+    """Figures as programs read them: the holders of a concurrency, or what a rate is made of."""
+    if not figures:
+        return None
+    if kind != GateKind.RATE:
+        return int(figures)
+    return dict(zip(("tokens", "period_ms", "burst"), map(int, figures.split(",")), strict=True))
 
 
 async def pause(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
-from streamworker.store import scripts
+from streamworker.core.gates import Gate, GateKind
+from streamworker.store import routing, scripts
+from streamworker.store.manifest import Declaration, publish_call
 from tests.integration.cli_desk import Desk
 from tests.servers import BenchServer
 
@@ -115,7 +118,8 @@ def test_limits_shows_what_is_declared_and_set(desk: Desk) -> None:
     desk.call("limits", "set", "rate:task:pack", "100/s", "--burst", "2", "--reason", "their new plan")
 
     (row,) = desk.json("limits")
-    assert (row["declared"], row["set"], row["in_force"]) == ("50,1000,50", "100,1000,2", "100,1000,2")
+    assert row["declared"] == {"tokens": 50, "period_ms": 1000, "burst": 50}
+    assert row["set"] == row["in_force"] == {"tokens": 100, "period_ms": 1000, "burst": 2}
     assert audit(desk) == "- 0 limit rate:task:pack 100,1000,2 their new plan"
     assert "100 per 1s, burst 2" in desk.call("limits").stdout
     assert len(desk.claim(9)) == 2
@@ -141,4 +145,79 @@ def test_the_app_may_be_named_before_the_verb_or_after(desk: Desk) -> None:
     desk.call("limits", "--app", desk.namespace, "set", "concurrency:task:pack", "5")
     desk.call("limits", "set", "concurrency:task:pack", "6", "--app", desk.namespace)
 
-    assert desk.json("limits")[0]["set"] == "6"
+    assert desk.json("limits")[0]["set"] == 6
+
+
+# --- names that nobody knows ------------------------------------------------------------------------------
+
+
+def declare(desk: Desk) -> None:
+    """As a worker's start does: a task with a lane, a dependency and limits of each kind of scope."""
+    gates = (
+        *(Gate(GateKind.CONCURRENCY, scope, "5") for scope in ("user:{user_id}", "task", "lane")),
+        Gate(GateKind.PAUSE, "dependency:carrier"),
+        Gate(GateKind.RATE, "tenant", "50,1000,50"),
+    )
+    declared = Declaration(lane="bulk", arguments=("user_id",), gates=gates)
+    call = publish_call({"send": declared}, routing.NO_RULES)
+    desk.redis.eval(call.script.text, 1, desk.keys.namespace_tag, *call.argv)
+
+
+@pytest.mark.parametrize(
+    "scope", ["lane:bulk", "lane:normal", "tenant:any", "task:send", "dependency:carrier"]
+)
+def test_a_pause_of_what_is_declared_warns_of_nothing(desk: Desk, scope: str) -> None:
+    declare(desk)
+    enqueue(desk, "a", gates="")
+
+    done = desk.call("pause", scope, "--json")
+
+    assert json.loads(done.stdout)["known"] is True
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("scope", ["lane:bluk", "task:sned", "dependency:carier"])
+def test_a_pause_of_what_nobody_knows_holds_and_warns(desk: Desk, scope: str) -> None:
+    """It may be declared by the next deploy."""
+    declare(desk)
+
+    done = desk.call("pause", scope, "--json")
+
+    said = json.loads(done.stdout)
+    assert (said["state"], said["known"], said["reason"]) == ("paused", False, None)
+    assert f"nothing in {desk.namespace} declares {scope}" in done.stderr
+
+
+KNOWN = (
+    "concurrency:user:7",
+    "concurrency:user:{user_id}@send",
+    "concurrency:task:send",
+    "concurrency:lane:bulk",
+)
+UNKNOWN = ("concurrency:usr:7", "concurrency:task:sned", "concurrency:order:7")
+
+
+@pytest.mark.parametrize("name", [*KNOWN, *UNKNOWN])
+def test_a_limit_that_no_task_declares_warns(desk: Desk, name: str) -> None:
+    declare(desk)
+
+    done = desk.call("limits", "set", name, "9", "--json")
+
+    known = name in KNOWN
+    assert json.loads(done.stdout) == {"name": name, "set": 9, "known": known}
+    assert (f"no task of {desk.namespace} declares {name}" in done.stderr) is not known
+
+
+def test_lanes_shows_how_long_the_oldest_has_waited_at_a_gate(desk: Desk) -> None:
+    enqueue(desk, "a", "b", gates="0 concurrency:task:pack|1")
+    desk.claim(9)
+    key = desk.keys.job("b")
+    first, *more = desk.redis.get(key).decode().split("\n")
+    words = first.split(" ")
+    long_ago = str(int(words[-1]) - 600_000)  # when it was enqueued is the last word
+    desk.redis.set(key, "\n".join([" ".join([*words[:-1], long_ago]), *more]))
+
+    row = next(row for row in desk.json("lanes") if row["lane"] == "normal")
+
+    assert row["depth"] == 1
+    assert 600 <= row["oldest_age_seconds"] < 660

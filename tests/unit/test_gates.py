@@ -224,6 +224,7 @@ def test_a_lock_for_all_jobs_is_refused(entity: str) -> None:
         ({"limits": [Rate("dependency-x:{user_id.name}", "1/s")]}, "plain name"),
         ({"limits": [Rate("task", "1/s"), Rate("task", "2/s")]}, "two Rate limits"),
         ({"limits": ["50/s"]}, "takes Rate"),
+        ({"limits": Rate("task", "1/s")}, r"is a list, such as limits=\[Rate\("),
         ({"uses": ["nobody"]}, "no dependency of the app; it has: carrier, mail"),
         ({"uses": "carrier"}, "list of names"),
         ({"limits": [Rate(f"x{n}:{{user_id}}", "1/s") for n in range(17)]}, "16 are the most"),

@@ -1,0 +1,52 @@
+"""Whether anybody has declared what an operator names: a typing error would wait for ever without a word."""
+
+from __future__ import annotations
+
+from streamworker.core.gates import Gates
+from streamworker.core.limits import DEPENDENCY_SCOPE
+from streamworker.store.events import pairs
+from streamworker.store.manifest import FIELD, Declaration, read
+from streamworker.store.queue import Queue
+
+
+async def scope_is_known(queue: Queue, scope: str) -> bool:
+    """Whether a scope such as `lane:normal` is anybody's. Tenants are declared by nobody: all are known."""
+    kind, _, name = scope.partition(":")
+    if kind == "tenant":
+        return True
+    declared = await _declared(queue)
+    match kind:
+        case "task":
+            return name in declared
+        case "lane":
+            return name in await _lanes(queue) | {each.lane for each in declared.values()}
+        case _:
+            return any(
+                gate.scope == DEPENDENCY_SCOPE + name for each in declared.values() for gate in each.gates
+            )
+
+
+async def limit_is_known(queue: Queue, name: str) -> bool:
+    """Whether a task declares the limit, or a limit that makes such a gate."""
+    if await queue.caller.command("HEXISTS", queue.keys.policies, f"declared:{name}"):
+        return True
+    return any(
+        Gates(task, each.arguments, each.gates).makes(name)
+        for task, each in (await _declared(queue)).items()
+        if each.gates
+    )
+
+
+async def _declared(queue: Queue) -> dict[str, Declaration]:
+    found = pairs(await queue.caller.command("HGETALL", queue.keys.meta))
+    named = ((field.decode(), value) for field, value in found.items())
+    read_ = ((field.removeprefix(FIELD), value) for field, value in named if field.startswith(FIELD))
+    return {task: one for task, value in read_ if (one := read(task, value)) is not None}
+
+
+async def _lanes(queue: Queue) -> set[str]:
+    """Those that an app has, and those that ever had a job."""
+    text = await queue.caller.command("HGET", queue.keys.policies, "lanes")
+    stats = await queue.caller.command("HKEYS", queue.keys.stats)
+    counted = (field.decode().split(":") for field in stats)
+    return set((text or b"").decode().split()) | {each[1] for each in counted if each[0] == "enqueued"}
