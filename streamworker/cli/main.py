@@ -25,6 +25,7 @@ from streamworker.cli import (
     overload,
     route,
     run,
+    top,
     tune,
     workers,
 )
@@ -63,6 +64,7 @@ app.command("enqueue")(enqueue.enqueue)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(cron.app, name="cron")
+app.command("top")(top.top)
 app.command("lanes")(lanes.lanes)
 app.command("route")(route.route)
 app.command("workers")(workers.workers)
