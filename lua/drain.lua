@@ -75,6 +75,7 @@ local function let_in(source, entry, id, env)  -- whether it was one that counts
     drop(source.stream, entry)           -- no open record honours it (D2)
     return false
   end
+  bump('drained:' .. rec.la .. ':' .. rec.ta, 1)
   ack_entry(rec)
   put(rec, 'bl', '')
   move(rec, rec.status, 'drained', '')

@@ -50,7 +50,9 @@ local function decide(id, task, lane, env, extra)
       local holder, fingerprint, status = holder_of(row.key)
       if holder == id then return 'ACCEPTED' end
       if holder then
-        return (fingerprint == row.fingerprint and 'DUPLICATE ' or 'CONFLICT ') .. holder .. ' ' .. status
+        local word = fingerprint == row.fingerprint and 'DUPLICATE' or 'CONFLICT'
+        bump(string.lower(word) .. ':' .. lane, 1)
+        return word .. ' ' .. holder .. ' ' .. status
       end
       row.window = window
     end

@@ -12,8 +12,10 @@ from streamworker.core.lane import BACKLOG, OVERFLOWS
 from streamworker.core.limits import rate_figures
 from streamworker.ops import tune
 from streamworker.ops.history import iso
+from streamworker.store.caller import Caller
 from streamworker.store.depths import now_ms, oldest_deferred_ms
 from streamworker.store.events import pairs
+from streamworker.store.keys import Keys
 from streamworker.store.queue import Queue
 
 #: Counters of `stats` that begin so count the jobs of the backlog, by the lane that they are meant for.
@@ -102,20 +104,20 @@ async def drain(queue: Queue) -> Drain:
         of_workers,
         setting,
         any(one.scope == f"lane:{BACKLOG}" and one.state == "paused" for one in await tune.pauses(queue)),
-        await backlog(queue),
+        await backlog(queue.caller, queue.keys),
     )
 
 
-async def backlog(queue: Queue) -> dict[str, tuple[int, int | None]]:
+async def backlog(caller: Caller, keys: Keys) -> dict[str, tuple[int, int | None]]:
     """Jobs in the backlog and the age of the oldest in ms, by the lane that they are meant for."""
-    command = queue.caller.command
-    counters = pairs(await command("HGETALL", queue.keys.stats))
+    command = caller.command
+    counters = pairs(await command("HGETALL", keys.stats))
     lanes = {name.decode().removeprefix(_DEPTH) for name in counters if name.startswith(_DEPTH.encode())}
     now = await now_ms(command)
     return {
         lane: (
             max(0, int(counters[f"{_DEPTH}{lane}".encode()])),
-            await oldest_deferred_ms(command, queue.keys, lane, now),
+            await oldest_deferred_ms(command, keys, lane, now),
         )
         for lane in sorted(lanes)
     }

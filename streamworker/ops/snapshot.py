@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from streamworker.core import durations
 from streamworker.core.gates import GateKind
 from streamworker.core.job import Record
-from streamworker.core.lane import Pressure
+from streamworker.core.lane import BACKLOG, Pressure
+from streamworker.ops import overload
 from streamworker.ops.tune import read_pauses
 from streamworker.postgres.log import Lag, Log
 from streamworker.store import manifest
@@ -31,6 +32,8 @@ STATES = {
     "scheduled": "scheduled",
     "in_flight": "in_flight",
 }
+#: Counters of what became of enqueues that are no plain job; their last word is why, of `coalesced` the task.
+DECISIONS = ("deferred", "rejected", "coalesced", "duplicate", "conflict")
 #: Gates of one lane that are asked for their oldest waiter.
 GATES_ASKED = 100
 
@@ -56,6 +59,9 @@ class Snapshot:
     lanes: Mapping[str, LaneLook]
     jobs: Mapping[tuple[str, str, str], int]  # by lane, task and state
     enqueued: Mapping[tuple[str, str], int]  # by lane and task
+    admissions: Mapping[tuple[str, str, str], int]  # by lane, decision and reason
+    drained: Mapping[str, int]  # by task
+    draining: bool  # whether the drain is on
     recovered: Mapping[tuple[str, str], int]  # by lane and task
     dead_lettered: Mapping[tuple[str, str], int]  # by task and code
     replayed: Mapping[str, int]  # by task
@@ -93,6 +99,11 @@ async def take(caller: Caller, keys: Keys) -> Snapshot:
             _pressure(settings.get(PRESSURE + lane)),
             f"lane:{lane}" in paused,
         )
+    deferred = await overload.backlog(caller, keys)
+    if deferred:
+        oldest = max((age for _, age in deferred.values() if age is not None), default=None)
+        paused_backlog = f"lane:{BACKLOG}" in paused
+        lanes[BACKLOG] = LaneLook(_seconds(oldest), None, None, Pressure.OK, paused_backlog)
     mirrored = settings.get("mirror", "off") != "off"
     return Snapshot(
         at=now / 1000,
@@ -101,9 +112,12 @@ async def take(caller: Caller, keys: Keys) -> Snapshot:
         lanes=lanes,
         jobs=_jobs(counters, places),
         enqueued=_by_two(counters, "enqueued"),
+        admissions=_admissions(counters),
+        drained=_by_task(counters, "drained"),
+        draining=not settings.get("drain", "on").startswith("off") and f"lane:{BACKLOG}" not in paused,
         recovered=_by_two(counters, "recovered"),
         dead_lettered=_by_two(counters, "dead_of"),
-        replayed=_replayed(counters),
+        replayed=_by_task(counters, "replayed"),
         waiting={gate: sum(of.values()) for gate, of in gates.items()},
         buckets=await _buckets(caller, keys, settings, now),
         workers=workers,
@@ -182,16 +196,31 @@ def _jobs(counters: Mapping[str, int], places: Mapping[str, int]) -> dict[tuple[
         lane, _, task = rest.partition(":")
         if place in STATES:
             found[lane, task, STATES[place]] += change
+        elif place == BACKLOG:  # the lane that it is meant for is not where it waits
+            found[BACKLOG, task, "ready"] += change
     for name, sign in (("dead", 1), ("replayed", -1), ("discarded", -1)):
         for (lane, task), count in _by_two(counters, name).items():
             found[lane, task, "dead"] += sign * count
     return dict(found)
 
 
-def _replayed(counters: Mapping[str, int]) -> dict[str, int]:
+def _by_task(counters: Mapping[str, int], name: str) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for (_, task), count in _by_two(counters, "replayed").items():
+    for (_, task), count in _by_two(counters, name).items():
         found[task] += count
+    return dict(found)
+
+
+def _admissions(counters: Mapping[str, int]) -> dict[tuple[str, str, str], int]:
+    """What became of enqueues, by lane, decision and reason."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for (lane, _), count in _by_two(counters, "enqueued").items():
+        found[lane, "accepted", ""] += count
+    for decision in DECISIONS:
+        for (lane, word), count in _by_two(counters, decision).items():
+            found[lane, decision, "" if decision == "coalesced" else word] += count
+            if decision == "deferred":
+                found[lane, "accepted", ""] -= count
     return dict(found)
 
 

@@ -40,6 +40,7 @@ class ClusterNumbers:
                 sheet.put("lane_target_age_seconds", look.target, lane)
             sheet.put("lane_pressure", _LEVELS[look.pressure], lane)
             sheet.put("queue_paused", int(look.paused), lane)
+        sheet.put("queue_backlog_drain_active", int(seen.draining))
         for limiter, (left, capacity) in seen.buckets.items():
             sheet.put("token_bucket_tokens", left, limiter)
             sheet.put("token_bucket_capacity", capacity, limiter)
@@ -69,6 +70,12 @@ class ClusterNumbers:
                 sheet.put("queue_jobs", max(0, jobs.get((lane, task, state), 0)), lane, task, state)
             sheet.put("queue_enqueued", enqueued.get((lane, task), 0), lane, task)
             sheet.put("queue_orphans_recovered", recovered.get((lane, task), 0), lane, task)
+        drained = _folded(seen.drained, lambda task: _label(task, tasks))
+        for task in sorted({*tasks, *drained}):
+            sheet.put("queue_backlog_drained", drained.get(task, 0), task)
+        admissions = _folded(seen.admissions, lambda key: (_label(key[0], seen.lanes), key[1], key[2]))
+        for (lane, decision, reason), count in sorted(admissions.items()):
+            sheet.put("queue_admissions", count, lane, decision, reason)
         dead = _folded(seen.dead_lettered, lambda key: (_label(key[0], tasks), self._codes.label(key[1])))
         replayed = _folded(seen.replayed, lambda task: _label(task, tasks))
         for task in sorted({*tasks, *replayed, *(task for task, _ in dead)}):

@@ -269,7 +269,7 @@ MUTATIONS = [
              test_enqueue.test_a_batch_is_judged_in_its_own_order),
     Mutation(ENQUEUE, "if seen_keys[key] then return unpack(seen_keys[key]) end", "",
              test_enqueue.test_a_batch_is_judged_in_its_own_order),
-    Mutation(ENQUEUE, "fingerprint == row.fingerprint and 'DUPLICATE '", "'DUPLICATE '",
+    Mutation(ENQUEUE, "fingerprint == row.fingerprint and 'DUPLICATE'", "'DUPLICATE'",
              test_enqueue.test_a_key_that_is_held_makes_duplicates_and_conflicts),
     Mutation(ENQUEUE, "if not record then return nil end",
              "if not record then return id, fingerprint, state end",

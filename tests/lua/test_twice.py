@@ -454,12 +454,12 @@ CASES: dict[str, Arrange] = {
 
 
 def effects(shard: Shard) -> dict[str, Any]:
-    """All state but the counters of entries that led nowhere: an offer that was served counts as missing."""
+    """All state but the counters of what led nowhere: an offer that was served counts as missing."""
     state = shard.look().without_times()
     state["hashes"]["stats"] = {
         name: value
         for name, value in state["hashes"].get("stats", {}).items()
-        if not name.startswith(b"claims:")
+        if not name.startswith((b"claims:", b"duplicate:", b"conflict:", b"rejected:"))
     }
     return state
 

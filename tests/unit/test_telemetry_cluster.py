@@ -22,6 +22,13 @@ SEEN = Snapshot(
     lanes={"normal": LaneLook(7.5, None, 30.0, Pressure.OVER, paused=True)},
     jobs={("normal", "pack", "ready"): 3, ("normal", "made_up", "ready"): 4, ("lost", "pack", "dead"): 5},
     enqueued={("normal", "pack"): 10, ("normal", "made_up"): 4, ("normal", "as_well"): 2},
+    admissions={
+        ("normal", "accepted", ""): 9,
+        ("normal", "deferred", "lane_full"): 4,
+        ("lost", "rejected", "x"): 1,
+    },
+    drained={"pack": 3, "made_up": 1},
+    draining=True,
     recovered={("normal", "pack"): 1},
     dead_lettered={("pack", "timeout"): 2, ("pack", "order_7"): 1, ("pack", "order_8"): 1},
     replayed={"pack": 6},
@@ -56,6 +63,17 @@ def test_jobs_are_told_by_lane_task_and_state_and_what_nobody_registered_is_othe
     assert found["queue_enqueued_total", "normal", "other"] == 6
     assert found["queue_orphans_recovered_total", "normal", "pack"] == 1
     assert {key[1] for key in found if key[0] == "queue_enqueued_total"} == {"normal"}
+
+
+def test_what_admission_decided_and_what_was_drained_is_told() -> None:
+    found = told(SEEN)
+
+    assert found["queue_admissions_total", "accepted", "normal", ""] == 9
+    assert found["queue_admissions_total", "deferred", "normal", "lane_full"] == 4
+    assert found["queue_admissions_total", "rejected", "other", "x"] == 1
+    assert found["queue_backlog_drained_total", "pack"] == 3
+    assert found["queue_backlog_drained_total", "other"] == 1
+    assert found["queue_backlog_drain_active",] == 1
 
 
 def test_codes_that_were_made_up_are_other() -> None:
