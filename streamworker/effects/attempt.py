@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: A transaction that says nothing for so long is ended by Postgres, at least (seconds): its handler is
 #: frozen, and the next attempt waits for it.
-SHORTEST_SILENCE = 5.0
+SHORTEST_SILENCE = 2.0
 #: Field of `policies` that says that a task commits effects (D14).
 EFFECTS = "effects:"
 

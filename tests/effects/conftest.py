@@ -8,7 +8,6 @@ import asyncpg
 import pytest
 
 from streamworker import App
-from streamworker.embedded_postgres import EmbeddedPostgres
 from tests.postgres.conftest import dsn as dsn
 from tests.postgres.conftest import own_postgres as own_postgres
 from tests.postgres.conftest import postgres as postgres
@@ -36,6 +35,3 @@ async def shop(sql: asyncpg.Connection) -> asyncpg.Connection:
 async def app(shop: asyncpg.Connection, dsn: str, valkey: BenchServer, namespace: str) -> AsyncIterator[App]:
     async with App("shop", redis_url=valkey.url, namespace=namespace, postgres_dsn=dsn, lease="3s") as app:
         yield app
-
-
-__all__ = ["EmbeddedPostgres"]
