@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from streamworker.postgres.entries import Action, Entry, UnreadableEntry, raw, read_entry
 from streamworker.store.events import Transition
+
+if TYPE_CHECKING:
+    from streamworker.postgres.ready import Ready
 
 _NOTHING: Mapping[str, bytes] = {}
 
@@ -46,6 +49,8 @@ class Batch:
     read: list[tuple[str, int]] = field(default_factory=list)
     moves: int = 0
     size: int = 0  # bytes
+    #: What it comes to if all of it is new, once somebody has made that.
+    ready: Ready | None = None
 
     def add(self, entry_id: bytes, flat: list[bytes]) -> None:
         """One entry of XRANGE. What cannot be read is kept as it is: it must not stop the others."""

@@ -148,22 +148,23 @@ class Mirror:
         await self._adopt(connection, pipe)
         batch = await pipe.gather()
         while True:
-            if not batch.read:
-                if self._stopping.is_set() or not await self._elected():
-                    return
-                await self._chores(connection, pipe)
+            if batch.read:
+                writing = asyncio.create_task(pipe.commit(batch))
+                try:  # the next one is read while this one is written; what is written is taken away at once
+                    after = batch.read[-1][0]
+                    batch = Batch() if self._stopping.is_set() else await pipe.gather(after, wait=False)
+                finally:
+                    await writing
+            elif self._stopping.is_set():
+                return
+            else:
                 batch = await pipe.gather()
-                continue
-            writing = asyncio.create_task(pipe.commit(batch))
-            try:  # the next one is read while this one is written
-                batch = Batch() if self._stopping.is_set() else await pipe.gather(batch.read[-1][0])
-            finally:
-                await writing
             if time.monotonic() >= self._next_election:
                 if not await self._elected():
                     return
                 await self._chores(connection, pipe)
-                batch = await pipe.gather(wait=False)  # from the head: older ids may have come back
+                if not await pipe.leads(batch):  # older ids have come back, or it was written meanwhile
+                    batch = await pipe.gather(wait=False)
 
     async def _adopt(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
         """Complete what Postgres has of the jobs that were open before the mirror was on."""

@@ -12,6 +12,7 @@ from streamworker.postgres.batch import Batch
 from streamworker.postgres.gauges import Gauges
 from streamworker.postgres.log import HEAD, Log
 from streamworker.postgres.offsets import Offset
+from streamworker.postgres.ready import make_ready
 from streamworker.postgres.writer import Writer, Written
 
 if TYPE_CHECKING:
@@ -47,10 +48,21 @@ class Pipe:
         self.writer = Writer(connection, name)
 
     async def gather(self, after: str = HEAD, *, wait: bool = True) -> Batch:
-        """What is in the log after that entry, as much as one transaction should take.
+        """What is in the log after that entry, as much as one transaction should take, ready to be written.
 
         Waits a moment for the first entry, unless `wait` is false.
         """
+        batch = await self._read(after, wait=wait)
+        if batch.entries:  # in a thread, so that the batch before it goes on being written
+            batch.ready = await asyncio.to_thread(make_ready, batch, self.offset.namespace)
+        return batch
+
+    async def leads(self, batch: Batch) -> bool:
+        """Whether nothing is in the log before this batch."""
+        first = batch.read[0][0] if batch.read else None
+        return await self._log.first_id() == first
+
+    async def _read(self, after: str, *, wait: bool) -> Batch:
         batch = Batch()
         found = await self._log.read(after, READ_COUNT, block_ms=BLOCK_MS if wait else None)
         until = time.monotonic() + BATCH_SECONDS

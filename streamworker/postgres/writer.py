@@ -17,6 +17,7 @@ from streamworker.postgres.batch import Batch, Refusal, Step, describe, line_of
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
+from streamworker.postgres.ready import Ready
 from streamworker.postgres.rows import content_of, identity_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class _Sorted:
     new: dict[str, list[Step]] = field(default_factory=dict)
     known: int = 0
     differing: list[Step] = field(default_factory=list)
+    all_new: bool = True
 
 
 class Writer:
@@ -86,7 +88,8 @@ class Writer:
         self._days.clear()
 
     async def _write(self, batch: Batch, offset: Offset, *, careful: bool) -> Written:
-        steps = list(batch.steps().values())
+        ready = batch.ready
+        steps = list(batch.steps().values()) if ready is None else ready.steps
         numbers = [entry.sequence for entry in batch.entries]
         newest = numbers[-1] if numbers else offset.sequence
         entry = batch.read[-1][0]
@@ -105,7 +108,7 @@ class Writer:
             if careful:
                 await self._halve(steps, offset, written, told)
             else:
-                await self._apply(steps, offset, written, told)
+                await self._apply(steps, offset, written, told, ready)
             await self._refuse(batch.unreadable, offset, written)
             await self._act(batch, offset)
             await self._judge(offset, written, repeated & told, newest)
@@ -162,6 +165,7 @@ class Writer:
         offset: Offset,
         written: Written,
         told: set[str],
+        ready: Ready | None = None,
         *,
         json: bool = True,
     ) -> None:
@@ -171,31 +175,36 @@ class Writer:
         told.update([step.entry.id for some in (*found.new.values(), found.differing) for step in some])
         written.known += found.known
         if found.new:
-            await self._add(found, offset, json=json)
+            await self._add(found, offset, ready if found.all_new else None, json=json)
             written.jobs += len(found.new)
             written.moves += sum(map(len, found.new.values()))
         if found.differing:
             await self._keep_aside(found.differing, offset)
             written.differing += len(found.differing)
 
-    async def _add(self, found: _Sorted, offset: Offset, *, json: bool) -> None:
+    async def _add(self, found: _Sorted, offset: Offset, ready: Ready | None, *, json: bool) -> None:
         """Write moves that are new, and what they make of their jobs."""
-        jobs = [fold(job_id, steps) for job_id, steps in found.new.items()]
+        jobs = [fold(*some) for some in found.new.items()] if ready is None else ready.jobs
         if not json:
             for row in jobs:
                 row.payload_json = row.result_json = None
         link, there = self._connection, found.there
         if arrived := [row for row in jobs if row.id not in there]:
-            made = rows.job_rows(offset.namespace, arrived)
-            await copying.copy(link, "jobs", rows.JOB_COLUMNS, made)
+            made = {} if ready is None else ready.job_rows
+            rest = rows.job_rows(offset.namespace, [row for row in arrived if row.id not in made])
+            known = [made[row.id] for row in arrived if row.id in made]
+            await copying.copy(link, "jobs", rows.JOB_COLUMNS, [*known, *rest])
         if merged := [row for row in jobs if row.merged and row.id in there]:
             await link.execute(rows.CARRY_JOBS, offset.namespace, *rows.carried_arrays(merged))
         if moved := [row for row in jobs if row.id in there]:
             await link.execute(rows.UPDATE_JOBS, offset.namespace, *rows.updated_arrays(moved))
         if filled := [row for row in moved if row.task is not None]:
             await link.execute(rows.FILL_JOBS, offset.namespace, *rows.filled_arrays(filled))
-        made = rows.move_rows([step for steps in found.new.values() for step in steps])
-        await copying.copy(link, "job_transitions", rows.MOVE_COLUMNS, made)
+        if ready is None:
+            moves = rows.move_rows([step for steps in found.new.values() for step in steps])
+        else:
+            moves = iter([ready.moves])
+        await copying.copy(link, "job_transitions", rows.MOVE_COLUMNS, moves)
 
     async def _sort(self, steps: Sequence[list[Step]]) -> _Sorted:
         """What is new, what is known, and what contradicts it."""
@@ -218,6 +227,7 @@ class Writer:
                     epoch, version, status = move.epoch, move.version, move.to_status
             if fresh:
                 found.new[moves[0].move.job_id] = fresh
+        found.all_new = not doubtful and not found.differing
         if doubtful:
             await self._compare(doubtful, found)
         return found

@@ -12,6 +12,7 @@ import pytest
 from streamworker.postgres import offsets
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.offsets import Offset, Overtaken
+from streamworker.postgres.ready import make_ready
 from streamworker.postgres.writer import Writer, Written
 from tests.postgres.journal import NOON, Journal, claimed, failed, job_id, replayed, retried, succeeded
 
@@ -36,7 +37,9 @@ class Desk:
         self.writer = Writer(sql, "mirror-1")
 
     async def write(self, *entries: Raw) -> Written:
-        written = await self.writer.write(batch_of(entries), self.offset)
+        batch = batch_of(entries)
+        batch.ready = make_ready(batch, self.offset.namespace)  # as the mirror does
+        written = await self.writer.write(batch, self.offset)
         self.offset = written.offset
         return written
 
