@@ -52,6 +52,8 @@ def _count(errors: dict[str, int], error: Exception) -> None:
     if isinstance(error, NoScript):
         return  # the server was restarted: the text is sent, and nobody needs to know
     if isinstance(error, ReplyError):
+        if str(error).startswith("ERR no such key"):
+            return  # what XINFO says of a stream that nobody has written to: an answer
         word = str(error).partition(" ")[0]
         kind = word.lower() if word in REPLY_KINDS else "reply"
     elif isinstance(error, TimeoutError) or "no answer" in str(error):
