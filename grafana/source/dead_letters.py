@@ -23,9 +23,10 @@ DEAD = Section(
             "Dead letters a second.",
             "a surge of one code is one cause: read one letter, not all.",
             Step.DEAD,
-            [(grown("queue_dead_lettered", "task", "error_code"), "{{task}}: {{error_code}}")],
+            [(f"{grown('queue_dead_lettered', 'task', 'error_code')} > 0", "{{task}}: {{error_code}}")],
             "ops",
             Marks(0.1, 1),
+            empty=NOTHING,
         ),
         Panel(
             "Replayed",

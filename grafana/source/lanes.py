@@ -183,6 +183,7 @@ SAFETY = Section(
             ],
             "short",
             Marks(1, 10),
+            bottom=None,
         ),
         Panel(
             "Duplicates and stale outcomes",

@@ -84,7 +84,8 @@ class Panel:
     width: int = 8
     height: int = 8
     stacked: bool = False
-    top: float | None = None  # of the axis
+    bottom: float | None = 0  # of the axis
+    top: float | None = None
     empty: str | None = None  # shown instead of "no data"
 
     def render(self, number: int, x: int, y: int) -> Json:
@@ -119,10 +120,11 @@ class Panel:
     def _defaults(self) -> Json:
         defaults: Json = {
             "unit": self.unit,
-            "min": 0,
             "color": {"mode": "palette-classic" if self.show is Show.LINES else "thresholds"},
             "thresholds": {"mode": "absolute", "steps": self.marks.steps()},
         }
+        if self.bottom is not None:
+            defaults["min"] = self.bottom
         if self.top is not None:
             defaults["max"] = self.top
         if self.empty is not None:
