@@ -30,8 +30,10 @@ local function hold_left()               -- the outage rule of D6
   local last = tonumber(redis.call('HGET', SWEEP, 'at') or '')
   local hold = tonumber(redis.call('HGET', SWEEP, 'hold') or '0')
   local gap = last and now - last or nil
-  if not gap or gap < 0 or gap > lease / 2 then
+  if not gap or gap < 0 or gap > lease or hold <= 0 and gap > lease / 2 then
     if hold <= 0 then hold = lease end
+  elseif gap > lease / 2 then            -- half a lease of it counts, else who always sweeps late would never recover
+    hold = math.max(0, hold - math.floor(lease / 2))
   else
     hold = math.max(0, hold - gap)
   end

@@ -198,8 +198,12 @@ MUTATIONS = [
     # --- recovery (D6)
     Mutation("recover.lua", "if hold > 0 then return", "if false then return",
              test_recovery.test_the_first_sweep_holds_for_one_lease),
-    Mutation("recover.lua", "or gap > lease / 2 then", "then",
+    Mutation("recover.lua", "or gap > lease or hold <= 0 and gap > lease / 2 then", "then",
              test_recovery.test_a_gap_between_sweeps_is_an_outage_and_holds_again),
+    Mutation("recover.lua", "    hold = math.max(0, hold - math.floor(lease / 2))\n", "",
+             test_recovery.test_sweeps_that_always_come_late_recover_all_the_same),
+    Mutation("recover.lua", "or gap > lease or hold", "or hold",
+             test_recovery.test_a_second_outage_adds_up_and_does_not_start_the_hold_anew),
     Mutation("recover.lua", "or gap < 0 or", "or", test_recovery.test_a_clock_that_jumps_back_is_an_outage),
     Mutation("recover.lua", "    if hold <= 0 then hold = lease end\n", "    hold = lease\n",
              test_recovery.test_a_second_outage_adds_up_and_does_not_start_the_hold_anew),

@@ -61,6 +61,20 @@ def test_a_second_outage_adds_up_and_does_not_start_the_hold_anew(shard: Shard) 
     assert shard.recover()[0] == LEASE // 2
 
 
+def test_sweeps_that_always_come_late_recover_all_the_same(shard: Shard) -> None:
+    """On a machine that is too busy to sweep in time: the first two of them hold, the third recovers."""
+    shard.pass_hold()
+    shard.take("j")
+
+    found = []
+    for _ in range(3):
+        shard.elapse(LEASE * 3 // 4, swept=False)
+        hold, _, dead = shard.recover()
+        found.append((hold, [one.job_id for one in dead]))
+
+    assert found == [(LEASE, []), (LEASE // 2, []), (0, ["j"])]
+
+
 def test_a_clock_that_jumps_back_is_an_outage(shard: Shard) -> None:
     shard.pass_hold()
 

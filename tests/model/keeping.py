@@ -55,8 +55,11 @@ def sweep(
 def note_sweep(shard: Shard) -> int:
     """The hold left in ms: after an outage nothing is recovered for one lease, and that adds up (D6)."""
     gap = None if shard.swept_at is None else shard.now - shard.swept_at
-    if gap is None or gap < 0 or gap > shard.lease_ms / 2:
+    half = shard.lease_ms // 2
+    if gap is None or gap < 0 or gap > shard.lease_ms or (gap > half and not shard.hold_ms):
         shard.hold_ms = shard.hold_ms or shard.lease_ms
+    elif gap > half:  # who always sweeps late must recover as well
+        shard.hold_ms = max(0, shard.hold_ms - half)
     else:
         shard.hold_ms = max(0, shard.hold_ms - gap)
     shard.swept_at = shard.now
