@@ -141,8 +141,9 @@ class _Call:
             job.attempt += 1
             job.starts += 1
             self._hold(job)
+            retried = job.status is Status.RETRY_SCHEDULED
             shard.move(job, Status.CLAIMED, "claimed")
-            self._grant(job, offered)
+            self._grant(job, offered, retried=retried)
 
     def _take_held(self, job: Job, offered: bool) -> None:
         shard = self.shard
@@ -180,7 +181,7 @@ class _Call:
         job.holder = self.worker
         job.session = self.session
 
-    def _grant(self, job: Job, offered: bool) -> None:
+    def _grant(self, job: Job, offered: bool, *, retried: bool = False) -> None:
         assert job.entry is not None
         kind, entry = job.entry
         if offered:  # a sweep may have taken it over
@@ -203,5 +204,6 @@ class _Call:
                 None if job.unknown_since is None else now - job.unknown_since,
                 self.shard.streams[job.lane, kind].entries[entry][1],
                 job.request.gates,
+                retried=retried,
             )
         )

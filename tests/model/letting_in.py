@@ -71,6 +71,7 @@ def wrong(shard: Shard, before: Before, seen: Seen) -> Iterator[str]:
     yield from _room(shard, before)
     yield from _order(shard, before, seen, now_held)
     yield from _places_stay(shard, before)
+    yield from _locks_are_kept(shard, before)
     yield from _nobody_is_forgotten(shard, seen)
     yield from _follow_pauses(shard, seen)
 
@@ -114,6 +115,10 @@ def _order(shard: Shard, before: Before, seen: Seen, claimed: list[Job]) -> Iter
                 earlier = [one for one, at in members.items() if mine and place is not None and at < place]
                 if earlier:
                     yield f"{gate} let {job_id} in before {earlier}"
+    for job in shard.jobs.values():  # given to one that has just come
+        for (gate, lane), members in still.items():
+            if job.id not in before.jobs and gate in job.grants and members:
+                yield f"{gate} was given to {job.id}, which has just come, before {sorted(members)} of {lane}"
     for job in claimed:  # passed by without waiting
         granted = before.jobs[job.id].grants if job.id in before.jobs else ()
         for name in words(job):
@@ -124,6 +129,27 @@ def _order(shard: Shard, before: Before, seen: Seen, claimed: list[Job]) -> Iter
                     earlier = [one for one, at in members.items() if job.place is None or at < job.place]
                     if earlier:
                         yield f"{job.id} passed {gate} by {earlier}"
+
+
+def _locks_are_kept(shard: Shard, before: Before) -> Iterator[str]:
+    """Who is stopped at a later gate keeps the locks before it, and waiting for a token an entity too.
+
+    The rest goes back, and all of it where something is paused (D12).
+    """
+    for job_id, stood in before.jobs.items():
+        job = shard.jobs.get(job_id)
+        if job is None or not (stood.grants and job.gate) or stood.gate or stood.held:
+            continue
+        names, at = list(words(job)), kind_of(job.gate)
+        kept = {
+            name
+            for name in stood.grants
+            if kind_of(name) in LOCKS
+            and at != "pause"
+            and (names.index(name) < names.index(job.gate) or (kind_of(name), at) == ("entity", "rate"))
+        }
+        if set(job.grants) != kept:
+            yield f"{job_id}, stopped at {job.gate}, keeps {job.grants} of {stood.grants}: should be {kept}"
 
 
 def _places_stay(shard: Shard, before: Before) -> Iterator[str]:
