@@ -55,6 +55,9 @@ _CATALOGUE = (
     Contender(
         "streamworker", "bare", Runtime.HERE, 100_000, "as streamworker, but no metrics are counted", 500
     ),
+    Contender(
+        "streamworker", "logs", Runtime.HERE, 100_000, "as streamworker, and a log line for each move", 500
+    ),
     Contender("bullmq_node", "", Runtime.NODE, 100_000, "the job's hash, for ever", 500),
     Contender("taskiq", "stream", Runtime.PYTHON, 20_000, "nothing"),
     Contender("taskiq", "stream_results", Runtime.PYTHON, 20_000, "results, 10 min"),
@@ -106,7 +109,7 @@ _CATALOGUE = (
 
 CONTENDERS = {contender.label: contender for contender in _CATALOGUE}
 #: What runs when nobody names any: no second setting of the same queue.
-_SECOND = {"streamworker@bare", "taskiq@stream_results", "pgqueuer@batches"}
+_SECOND = {"streamworker@bare", "streamworker@logs", "taskiq@stream_results", "pgqueuer@batches"}
 USUAL = tuple(label for label in CONTENDERS if label not in _SECOND)
 
 

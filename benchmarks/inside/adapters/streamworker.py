@@ -1,12 +1,18 @@
-"""streamworker as `Worker(app).run()` runs it, with its metrics served; variant `bare`: without them."""
+"""streamworker as `Worker(app).run()` runs it, with its metrics served.
+
+Variant `bare`: without metrics; variant `logs`: with them, and a line of JSON for each move, to a file.
+"""
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from collections.abc import Sequence
 
 from benchmarks.inside.peer import Args, AsyncPeer
 from benchmarks.inside.tally import Watcher
 from streamworker import App, Context, Task, Worker
+from streamworker.telemetry.logs import LogFormat, configure
 
 
 class Adapter(AsyncPeer):
@@ -35,4 +41,7 @@ class Adapter(AsyncPeer):
     def work(self, url: str, slots: int, watcher: Watcher) -> None:
         app, _ = self._build(url, watcher)
         port = None if self.variant == "bare" else 0
-        Worker(app, concurrency=slots, metrics_port=port).run()
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as lines:
+            if self.variant == "logs":
+                configure(LogFormat.JSON, logging.INFO, stream=lines)
+            Worker(app, concurrency=slots, metrics_port=port).run()
