@@ -66,8 +66,15 @@ format: venv ## Format the code and apply the fixes that are safe
 bench: venv ## Measure against other job queues, ten minutes: make bench ARGS="streamworker --only throughput"
 	$(PY) -m benchmarks $(ARGS)
 
-chaos: venv ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
+chaos: venv chaos-mirror ## Run many jobs over all faults, up to an hour, and print the figures: JOBS=20000 make chaos
 	$(PY) -m tests.chaos --jobs $(JOBS) $(ARGS)
+
+# 200,000 jobs, or JOBS if that is less, while mirrors are killed and Postgres is restarted.
+chaos-mirror: export STREAMWORKER_MIRROR_JOBS = $(shell test $(JOBS) -lt 200000 && echo $(JOBS) || echo 200000)
+chaos-mirror: export STREAMWORKER_MIRROR_KILLS := 20
+chaos-mirror: export STREAMWORKER_MIRROR_RESTARTS := 5
+chaos-mirror: venv
+	$(PY) -m pytest --timeout 7200 tests/postgres/test_mirror.py -k exactly
 
 dashboards: venv ## Write grafana/ anew from what it is made of
 	$(PY) -m grafana.source
@@ -99,6 +106,7 @@ soak-mirror: export STREAMWORKER_MIRROR_JOBS := 50000
 soak-mirror: export STREAMWORKER_MIRROR_KILLS := $(ROUNDS)
 soak-mirror: export STREAMWORKER_MIRROR_RESTARTS := 5
 soak-mirror: export STREAMWORKER_MIRROR_LOST := 1000
+soak-mirror: export STREAMWORKER_MIRROR_AWAY := 60
 soak-mirror: venv
 	$(PY) -m pytest --timeout 7200 tests/postgres $(ARGS)
 

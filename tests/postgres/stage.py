@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import requests
 
+from streamworker.core.retry import recompute_delay_ms
 from streamworker.core.states import TERMINAL
 from streamworker.embedded import EmbeddedServer
 from streamworker.embedded_postgres import EmbeddedPostgres
@@ -119,6 +120,20 @@ class Stage:
             if rows.get(job_id) != (to, version)
         ]
         return wrong
+
+    async def odd_due_times(self) -> list[str]:
+        """Retries in Postgres whose due time does not follow from the policy and factor beside it."""
+        async with self.sql() as sql:
+            rows = await sql.fetch(
+                "SELECT job_id::text, attempt, policy, (extract(epoch FROM due_at - at) * 1000)::bigint "
+                "FROM streamworker.job_transitions WHERE to_status = 'retry_scheduled'"
+            )
+        assert rows, "nothing was tried again"
+        return [
+            f"{job_id}, attempt {attempt}: {delay} ms by {policy}"
+            for job_id, attempt, policy, delay in rows
+            if delay != recompute_delay_ms(policy, job_id, attempt)
+        ]
 
     async def statuses(self) -> Counter[str]:
         async with self.sql() as sql:

@@ -1,6 +1,6 @@
 """Mirrors against real servers: Postgres gets exactly what Redis logged, whatever dies meanwhile.
 
-`STREAMWORKER_MIRROR_JOBS`, `_KILLS` and `_RESTARTS` make them longer; `make chaos` and `make soak` do.
+`make chaos` and `make soak` make them longer by STREAMWORKER_MIRROR_JOBS, `_KILLS`, `_RESTARTS` and `_AWAY`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tests.waiting import wait_until_async
 
 KILLS = int(os.environ.get("STREAMWORKER_MIRROR_KILLS", "4"))
 RESTARTS = int(os.environ.get("STREAMWORKER_MIRROR_RESTARTS", "2"))
+#: Seconds for which Postgres is stopped under load.
+AWAY = float(os.environ.get("STREAMWORKER_MIRROR_AWAY", "2"))
 
 
 @pytest.mark.timeout(PATIENCE * 3)
@@ -52,6 +54,7 @@ async def test_postgres_gets_exactly_what_redis_logged_whatever_dies_meanwhile(s
     await wait_until_async(stage.settled, timeout=PATIENCE, what="all is over and mirrored")
 
     assert await stage.differences() == []
+    assert await stage.odd_due_times() == []
     dead = len(range(3, JOBS, 4))
     assert len(ids) == JOBS
     assert await stage.statuses() == {"succeeded": JOBS - dead, "failed_terminal": dead}
@@ -88,6 +91,29 @@ async def test_workers_do_not_notice_that_postgres_is_away_and_the_mirror_catche
     await wait_until_async(probe.is_ready, what="the probe says that all is well again")
     mirror.terminate()
     assert mirror.wait() == 0
+
+
+@pytest.mark.timeout((PATIENCE + AWAY) * 3)
+async def test_no_job_fails_while_postgres_is_stopped_under_load(stage: Stage) -> None:
+    """B69, timed: a producer goes on all the while, and each job ends as if Postgres were there."""
+    stage.mirror()
+    workers = [stage.worker(), stage.worker()]
+    await stage.enqueue(100)
+    await wait_until_async(stage.settled, timeout=PATIENCE, what="the first jobs are mirrored")
+
+    await asyncio.to_thread(stage.postgres.shut_down)
+    until = asyncio.get_running_loop().time() + AWAY
+    while asyncio.get_running_loop().time() < until:
+        await stage.enqueue(20)
+        await wait_until_async(stage.idle, timeout=PATIENCE, what="they are over without Postgres")
+    assert await stage.unread() > 0
+    await asyncio.to_thread(stage.postgres.restart)
+    await wait_until_async(stage.settled, timeout=PATIENCE + AWAY, what="everything is mirrored")
+
+    assert await stage.differences() == []
+    dead = len(range(3, stage.enqueued, 4))
+    assert await stage.statuses() == {"succeeded": stage.enqueued - dead, "failed_terminal": dead}
+    assert all(worker.returncode is None for worker in workers)
 
 
 @pytest.mark.timeout(PATIENCE * 3)
