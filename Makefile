@@ -18,7 +18,7 @@ SECONDS ?= 1800
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench chaos dashboards mutants soak soak-rounds \
-    soak-simulation soak-model soak-mirror clean
+    soak-simulation soak-model soak-mirror chaos-mirror clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
