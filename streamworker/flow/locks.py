@@ -14,6 +14,7 @@ import re
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Coroutine
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -61,6 +62,24 @@ class Attempt(Protocol):
     def task(self) -> str: ...
 
 
+class Asked(StrEnum):
+    """What became of a lock that a handler asked for."""
+
+    WON = "won"
+    CONTENDED = "contended"  # it had to wait for it
+    BUSY = "busy"  # it waited in vain
+    HELD = "held"  # it let go of it
+    LOST = "lost"  # it was not its own any more
+
+
+#: Told of a lock: its name, what became of it, and for how many seconds it was waited for or held.
+LockTold = Callable[[str, Asked, float], None]
+
+
+def _nobody(_: str, __: Asked, ___: float) -> None:
+    return None
+
+
 class Locks:
     """The locks of one attempt: whose they are, and how they reach Redis."""
 
@@ -73,6 +92,7 @@ class Locks:
         timeout: float,
         loop: asyncio.AbstractEventLoop | None,
         renewals: Renewals | None,
+        told: LockTold = _nobody,
     ) -> None:
         """`holder`: job id and fence; `timeout`: of the attempt, in seconds; `loop`: where `run` works.
 
@@ -84,6 +104,7 @@ class Locks:
         self.timeout = timeout
         self.loop = loop
         self.renewals = renewals
+        self.told = told
         self.held: list[Lock] = []
 
     def lock(self, name: str, ttl: Duration | None, wait: Duration, floor: int = 0) -> Lock:
@@ -119,9 +140,14 @@ class Locking:
     """Makes the locks of a process's attempts, when the first is asked for."""
 
     def __init__(
-        self, run: Run, timeout_of: Callable[[str], float], renewals: Renewals | None = None
+        self,
+        run: Run,
+        timeout_of: Callable[[str], float],
+        renewals: Renewals | None = None,
+        told: LockTold | None = None,
     ) -> None:
-        """`timeout_of` a task, in seconds."""
+        """`timeout_of` a task, in seconds; `told` of each lock, in the running loop."""
+        self._told = told or _nobody
         self._run = run
         self._timeout_of = timeout_of
         self._renewals = renewals
@@ -135,6 +161,7 @@ class Locking:
             timeout=self._timeout_of(attempt.task),
             loop=self._loop,
             renewals=self._renewals,
+            told=self._told,
         )
 
     def close(self) -> None:
@@ -171,6 +198,7 @@ class Lock:
         "_locks",
         "_lost",
         "_scope",
+        "_taken",
         "_wait",
         "_watch",
         "deadline",
@@ -192,6 +220,7 @@ class Lock:
         self.deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
         self._locks = locks
         self._wait = wait
+        self._taken = 0.0  # monotonic: when it was had
         self._floor = floor
         self._lost = False
         self._watch: asyncio.TimerHandle | None = None
@@ -205,9 +234,9 @@ class Lock:
 
     async def acquire(self) -> None:
         """Take the lock. Raises LockBusy after the wait, ConnectionLost."""
-        give_up = time.monotonic() + self._wait
+        began = sent = time.monotonic()
+        give_up, waited = began + self._wait, Asked.WON
         while True:
-            sent = time.monotonic()
             word, value = await self._locks.run(
                 scripts.lock_acquire(
                     clock="",
@@ -223,12 +252,17 @@ class Lock:
                 if self._locks.renewals is not None:
                     self._locks.renewals.add(self)
                     self._look()
+                self._taken = time.monotonic()
+                self._locks.told(self.name, waited, self._taken - began)
                 return
             left = int(value) / 1000
             pause = min(ASK_EVERY, left, give_up - time.monotonic())
             if pause <= 0:
+                self._locks.told(self.name, Asked.BUSY, time.monotonic() - began)
                 raise LockBusy(self.name, left)
+            waited = Asked.CONTENDED
             await asyncio.sleep(pause)
+            sent = time.monotonic()
 
     async def release(self) -> None:
         """Free the lock, if it is still ours; an error of Redis's leaves it to its ttl."""
@@ -245,6 +279,7 @@ class Lock:
                     self._lost = True
             except StreamworkerError as error:
                 log.warning("lock %r was not released and will run out: %s", self.name, error)
+        self._locks.told(self.name, Asked.LOST if self._lost else Asked.HELD, time.monotonic() - self._taken)
 
     def _look(self) -> None:
         """In the loop: end the block when the time is over that the last renewal gave."""

@@ -181,18 +181,14 @@ class Metrics:
 
     @quiet
     def locked(self, lock: str, result: str, seconds: float) -> None:
-        """A handler asked for a lock, and waited so long."""
+        """What became of a lock that a handler asked for, and how long it was waited for or held."""
         cell = self._lock(lock)
-        cell.results[result] += 1
-        cell.wait.observe(seconds)
-
-    @quiet
-    def unlocked(self, lock: str, seconds: float, lost: bool) -> None:
-        """A handler let go of a lock."""
-        cell = self._lock(lock)
-        cell.held.observe(seconds)
-        if lost:
-            cell.results["lost"] += 1
+        if result in ("held", "lost"):
+            cell.held.observe(seconds)
+        else:
+            cell.wait.observe(seconds)
+        if result in cell.results:
+            cell.results[result] += 1
 
     def _lock(self, name: str) -> LockCell:
         label = self._lock_names.label(name)

@@ -20,6 +20,7 @@ import orjson
 from streamworker.app import App
 from streamworker.core.text import truncate_text
 from streamworker.flow.dependency import Result
+from streamworker.flow.locks import Asked
 from streamworker.flow.renewals import Renewals
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
@@ -96,6 +97,7 @@ class _Child:
             freed=self._freed,
             quiet=True,
             called=self._called,
+            locked=self._locked,
             renewals=Renewals(settings.redis_url, Keys(settings.namespace).tag),
         )
         try:
@@ -134,6 +136,9 @@ class _Child:
         if not busy:
             self._running = None
         self._tell({"is": "done", "busy": busy, "outcome": head, "dependency": running.dependency}, body)
+
+    def _locked(self, lock: str, result: Asked, seconds: float) -> None:
+        self._tell({"is": "locked", "lock": lock, "result": result, "seconds": seconds})
 
     def _called(self, dependency: str, result: Result, seconds: float) -> None:
         self._tell({"is": "called", "dependency": dependency, "result": result, "seconds": seconds})

@@ -23,6 +23,7 @@ from streamworker.app import App
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.outcome import Outcome
 from streamworker.flow.dependency import Result, Told
+from streamworker.flow.locks import Asked, LockTold
 from streamworker.store.caller import backoff
 from streamworker.telemetry import logs
 from streamworker.worker import origin, wire
@@ -73,14 +74,20 @@ class _Unbegun(Exception):
 class Child:
     """One process. Lives until it dies or is told to leave."""
 
-    def __init__(self, gone: Callable[[Child], None], called: Told | None = None) -> None:
+    def __init__(
+        self,
+        gone: Callable[[Child], None],
+        called: Told | None = None,
+        locked: LockTold | None = None,
+    ) -> None:
         """Spawn it; `gone` is called once it is dead and has been waited for. Raises NotReady.
 
-        `called` is told of each call of a dependency.
+        `called` is told of each call of a dependency, `locked` of each lock.
         """
         self._loop = asyncio.get_running_loop()
         self._tell_gone = gone
         self._called = called
+        self._locked = locked
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._answer: asyncio.Future[Outcome] | None = None
         self._begun: Callable[[], None] | None = None
@@ -188,6 +195,8 @@ class Child:
                 self._begun = None
             case "called" if self._called is not None:
                 self._called(head["dependency"], Result(head["result"]), head["seconds"])
+            case "locked" if self._locked is not None:
+                self._locked(head["lock"], Asked(head["result"]), head["seconds"])
             case "done" if self._answer is not None and not self._answer.done():
                 if head["busy"]:  # its thread still runs the handler
                     self._end()
@@ -268,9 +277,12 @@ def _how(code: int | None) -> str:
 class Children:
     """Up to `size` child processes, started when they are needed. In one event loop."""
 
-    def __init__(self, app: App, size: int, *, called: Told | None = None) -> None:
+    def __init__(
+        self, app: App, size: int, *, called: Told | None = None, locked: LockTold | None = None
+    ) -> None:
         self._app = app
         self._called = called
+        self._locked = locked
         self._place = origin.find(app)
         self._room = asyncio.Semaphore(size)
         self._idle: list[Child] = []
@@ -333,7 +345,7 @@ class Children:
             await child.kill()
         if self._place is None or self.unloadable is not None:
             raise Unloadable(self.unloadable or "")
-        child = Child(self._all.discard, self._called)
+        child = Child(self._all.discard, self._called, self._locked)
         self._all.add(child)  # until it is gone, so that somebody waits for it
         try:
             await child.introduce(self._app, self._place)

@@ -29,7 +29,7 @@ from streamworker.effects.attempt import Effecting
 from streamworker.effects.duplicates import Duplicate, loader_for
 from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Dependencies, Result, Told, blamed
-from streamworker.flow.locks import Locking
+from streamworker.flow.locks import Locking, LockTold
 from streamworker.flow.renewals import Renewals
 from streamworker.request import current_correlation_id
 from streamworker.store import traces
@@ -89,6 +89,7 @@ class Runner:
         processes: House | None = None,
         quiet: bool = False,
         called: Told | None = None,
+        locked: LockTold | None = None,
         renewals: Renewals | None = None,
     ) -> None:
         self._app = app
@@ -99,7 +100,7 @@ class Runner:
         self._quiet = quiet
         self._called = called
         self._dependencies = Dependencies(app.dependencies, self._tell_call)
-        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of, renewals)
+        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of, renewals, locked)
         #: How handlers reach Postgres; to be closed.
         self.effecting = Effecting(
             app.settings, app.queue, self._gates_of, lanes=app.lanes, size=min(threads, MOST_CONNECTIONS)

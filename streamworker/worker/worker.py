@@ -180,8 +180,9 @@ class _Parts:
         settings = worker.app.settings
         self.worker = worker
         self.telling = worker.telling
-        self.struck = Children(worker.app, 1, called=self._called)
-        self.processes = Children(worker.app, worker.processes_for_tasks, called=self._called)
+        locked = None if self.telling is None else self.telling.metrics.locked
+        self.struck = Children(worker.app, 1, called=self._called, locked=locked)
+        self.processes = Children(worker.app, worker.processes_for_tasks, called=self._called, locked=locked)
         self.runner = Runner(
             worker.app,
             threads=worker.concurrency,
@@ -190,6 +191,7 @@ class _Parts:
             quarantine=self.struck,
             processes=self.processes,
             called=self._called,
+            locked=locked,
             quiet=transitions.wanted(),
             renewals=Renewals(settings.redis_url, Keys(settings.namespace).tag),
         )

@@ -17,11 +17,13 @@ from streamworker import (
     Dependency,
     InvalidArgument,
     JobFailed,
+    LockBusy,
     LockLost,
     Retry,
     SyncClient,
 )
 from streamworker.flow import locks
+from streamworker.flow.locks import Asked, Locks
 from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
 from tests.integration.serving import ThreadWorker, failure, serving
@@ -244,3 +246,31 @@ async def test_a_context_of_a_tests_own_has_every_lock(app: App) -> None:
             return lock.token
 
     assert await asyncio.to_thread(plain) == 1
+
+
+async def test_locks_are_told_by_what_became_of_them(valkey: BenchServer, namespace: str) -> None:
+    told: list[tuple[str, Asked]] = []
+    app = App(namespace, redis_url=valkey.url)
+    async with app:
+
+        def locks(holder: str) -> Locks:
+            return Locks(
+                lambda call: app.queue().run(call),
+                holder=holder,
+                task="pack",
+                timeout=10.0,
+                loop=asyncio.get_running_loop(),
+                renewals=None,
+                told=lambda name, asked, _: told.append((name, asked)),
+            )
+
+        first, second = locks("one:1"), locks("two:2")
+        async with first.lock("order:7", None, 0):
+            with pytest.raises(LockBusy):
+                await second.lock("order:7", None, 0).acquire()
+            waiting = asyncio.create_task(second.lock("order:7", None, 10).acquire())
+            await asyncio.sleep(0)
+        await waiting
+
+    assert told[:3] == [("order:7", Asked.WON), ("order:7", Asked.BUSY), ("order:7", Asked.HELD)]
+    assert told[3:] == [("order:7", Asked.CONTENDED)]

@@ -197,7 +197,7 @@ def test_locks_are_counted_by_what_they_are_about(metrics: Metrics) -> None:
     for number in range(300):
         metrics.locked(f"order:{number}", "won", 0.01)
         metrics.locked(f"{number}", "contended", 0.3)
-    metrics.unlocked("order:7", 2.0, lost=True)
+    metrics.locked("order:7", "lost", 2.0)
 
     found = read(metrics)
     acquires = "streamworker_lock_acquires_total"
@@ -353,7 +353,7 @@ def test_every_metric_of_a_worker_is_told_with_its_labels_unless_it_is_pending(m
     metrics.exchanged(settled, [b"OK"] * 3, settled, {"normal": 1})
     metrics.called("carrier", "ok", 0.1)
     metrics.locked("order:7", "won", 0.1)
-    metrics.unlocked("order:7", 0.1, lost=False)
+    metrics.locked("order:7", "held", 0.1)
     metrics.answered("exchange", 0.01)
     metrics.tell(Status(1.0, breakers={"carrier": "open"}))
 
