@@ -6,6 +6,7 @@ have the task's code.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,6 +21,7 @@ from streamworker.core.template import check_task_name
 from streamworker.request import (
     JobView,
     Options,
+    Patience,
     Request,
     accepted,
     actor,
@@ -65,12 +67,17 @@ class Job(Generic[R]):
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
         """
         seconds = None if timeout is None else durations.parse(timeout, what="timeout")
-        queue = self._source.get()
-        try:
-            ended = await queue.wait(self.id, seconds)
-        except JobNotFound as missing:
-            ended = (await _remembered(queue, missing)).ended()
-        return value_of(self.id, ended)  # type: ignore[no-any-return]
+        queue, patience = self._source.get(), Patience(seconds)
+        while True:
+            try:
+                ended = await queue.wait(self.id, patience.left())
+            except JobNotFound as missing:
+                remembered = await _remembered(queue, missing)
+                if remembered.in_outbox:  # the relay has yet to come
+                    await asyncio.sleep(patience.pause(self.id))
+                    continue
+                ended = remembered.ended()
+            return value_of(self.id, ended)  # type: ignore[no-any-return]
 
     async def cancel(self) -> bool:
         """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""

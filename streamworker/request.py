@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from streamworker.core.errors import (
     IdempotencyConflict,
     JobFailed,
     PayloadTooLarge,
+    ResultTimeout,
 )
 from streamworker.core.gates import Gates
 from streamworker.core.ids import JobIds
@@ -299,6 +301,28 @@ def value_of(job_id: str, ended: Ended) -> Any:
     if ended.status is Status.SUCCEEDED:
         return codec.decode(ended.result) if ended.result else None
     raise JobFailed(job_id, ended.error_code, ended.error_class, ended.error)
+
+
+class Patience:
+    """How long somebody waits for a result whose job is not in Redis yet."""
+
+    #: Seconds between two looks.
+    LOOK_EVERY = 0.2
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds that are left; None: there is no limit."""
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    def pause(self, job_id: str) -> float:
+        """Seconds until the next look. Raises ResultTimeout when there is none."""
+        left = self.left()
+        if left == 0.0:
+            raise ResultTimeout(job_id, self._seconds or 0.0, Status.QUEUED)
+        return self.LOOK_EVERY if left is None else min(self.LOOK_EVERY, left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from streamworker.core.template import check_task_name
 from streamworker.request import (
     JobView,
     Options,
+    Patience,
     Request,
     accepted,
     actor,
@@ -74,11 +76,17 @@ class SyncJob:
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
         """
         seconds = None if timeout is None else durations.parse(timeout, what="timeout")
-        try:
-            ended = self._queue.wait(self.id, seconds)
-        except JobNotFound as missing:
-            ended = _remembered(self._queue, missing).ended()
-        return value_of(self.id, ended)
+        patience = Patience(seconds)
+        while True:
+            try:
+                ended = self._queue.wait(self.id, patience.left())
+            except JobNotFound as missing:
+                remembered = _remembered(self._queue, missing)
+                if remembered.in_outbox:  # the relay has yet to come
+                    time.sleep(patience.pause(self.id))
+                    continue
+                ended = remembered.ended()
+            return value_of(self.id, ended)
 
     def cancel(self) -> bool:
         """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""

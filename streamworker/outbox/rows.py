@@ -23,7 +23,8 @@ class UnknownRequest(ValueError):
 
 def extra_of(job: NewJob) -> str:
     """What else is asked for: a JSON object of all that is not as usual."""
-    said = {name: getattr(job, name) for name in _EXTRA}
+    # Which window a request falls into is not known before it is told: it stays a job of its own.
+    said = {name: getattr(job, name) for name in _EXTRA if name != "coalesce"}
     return orjson.dumps({name: value for name, value in said.items() if value != _usual(name)}).decode()
 
 

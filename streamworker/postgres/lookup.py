@@ -47,6 +47,11 @@ class Remembered:
     def status(self) -> Status:
         return Status(self.row["status"])
 
+    @property
+    def in_outbox(self) -> bool:
+        """It was committed with a producer's own data; as far as is known here, Redis has not been told."""
+        return self.status is Status.QUEUED and self.row["version"] == 0
+
     def ended(self) -> Ended:
         """The outcome of a job that is over."""
         row = self.row
@@ -125,11 +130,14 @@ async def find(settings: Settings, job_id: str, *, moves: bool = True) -> Rememb
 
 
 async def remember(settings: Settings, job_id: str) -> Remembered:
-    """A job that is over. Raises JobNotFound for one that never was, JobMissing for one that is open."""
+    """A job that is over, or waits in the outbox.
+
+    Raises JobNotFound for one that never was, JobMissing for another one that is open.
+    """
     found = await find(settings, job_id, moves=False)
     if found is None:
         raise JobNotFound(job_id, "it was never enqueued here, or is not in Postgres yet or any more")
-    if found.status not in TERMINAL:
+    if found.status not in TERMINAL and not found.in_outbox:
         raise JobMissing(job_id, found.status)
     return found
 

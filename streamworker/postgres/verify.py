@@ -138,6 +138,8 @@ class Verifier:
             here, there = _state(job_id, raw), rows.get(job_id)
             if here == there or (here is None and there is not None and there[0] in TERMINAL):
                 continue  # one that is over may have expired in Redis
+            if here is None and there is not None and there[2] == 0:
+                continue  # it waits in the outbox
             different.append(Difference(job_id, here, there))
         return different
 

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from streamworker import App, Job, enqueue_in
+from streamworker import App, Job, ResultTimeout, SyncClient, enqueue_in
 from streamworker.core.states import Disposition, Status
 from streamworker.outbox import table, waiting
 from streamworker.outbox.doubt import NO_MIRROR
@@ -269,3 +269,21 @@ async def test_a_job_of_the_outbox_runs(app: App, sql: asyncpg.Connection, relay
 
     async with serving(app):
         assert [await job.result(10) for job in jobs] == list(range(20))
+
+
+async def test_a_job_that_waits_in_the_outbox_is_queued_and_its_result_is_waited_for(
+    app: App, sql: asyncpg.Connection, dsn: str, relaying: Relaying
+) -> None:
+    (job,) = await ordered(app, sql, 7)
+    settings = app.settings
+
+    assert await job.status() is Status.QUEUED
+    with pytest.raises(ResultTimeout):
+        await job.result("50ms")
+    with SyncClient(settings.redis_url, app="shop", namespace=settings.namespace, postgres_dsn=dsn) as client:
+        assert (await asyncio.to_thread(client.get, job.id)).status is Status.QUEUED
+        waiting_for = asyncio.create_task(asyncio.to_thread(client.result, job.id, timeout=30))
+        also = asyncio.create_task(job.result(30))
+        async with serving(app):
+            await relaying()
+            assert (await waiting_for, await also) == (7, 7)
