@@ -93,12 +93,15 @@ soak-rounds: export CRON_SECONDS := 60
 soak-rounds: export LANES_JOBS := 50000
 soak-rounds: export LANES_SECONDS := 20
 soak-rounds: export GATES_SCALE := 5
+soak-rounds: export OVERLOAD_DRAIN := 5000
+soak-rounds: export OVERLOAD_FLOOD := 1000000
 soak-rounds: export STREAMWORKER_MUTANTS := all
 soak-rounds: venv
 	$(PY) -m pytest --timeout 1800 tests/integration/test_recovery.py tests/integration/test_outage.py \
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
 	    tests/integration/test_lanes.py tests/integration/test_gates_fleet.py \
+	    tests/integration/test_overload.py \
 	    tests/lua/test_gates_sequences.py tests/integration/test_stateful.py tests/crash_points tests/chaos \
 	    tests/observability $(ARGS)
 

@@ -55,6 +55,8 @@ def drain(
             return await overload.drain(queue), done
 
     found, done = asyncio.run(act())
+    if not done:
+        raise CommandFailed("nothing was set; see how it is drained: streamworker drain")
     if as_json:
         emit_json(found.json())
     else:
@@ -68,8 +70,6 @@ def drain(
         ]
         if rows:
             print_table(["meant for", "#depth", "#oldest"], rows)
-    if not done:
-        raise CommandFailed("nothing was set; see how it is drained: streamworker drain")
 
 
 def throttle(
