@@ -170,6 +170,7 @@ SAFETY = Section(
             ],
             "short",
             Marks(10_000, 100_000),
+            empty="never used",
         ),
         Panel(
             "Backlog growth",
@@ -184,6 +185,7 @@ SAFETY = Section(
             "short",
             Marks(1, 10),
             bottom=None,
+            empty="never used",
         ),
         Panel(
             "Duplicates and stale outcomes",
