@@ -38,6 +38,7 @@ for _, entry in ipairs(redis.call('XRANGE', DLQ, '-', '+', 'COUNT', tonumber(lim
     break
   end
   letters[#letters + 1] = entry[1]
+  bump('trimmed:' .. (named.lane or '') .. ':' .. (named.task or ''), 1)
   if old then aged = aged + 1 end
   audit[#audit + 1] = (named.id or '-') .. ' ' .. (named.epoch or '0') .. ' trimmed'
   local rec = load(named.id or '-')

@@ -198,7 +198,7 @@ def _jobs(counters: Mapping[str, int], places: Mapping[str, int]) -> dict[tuple[
             found[lane, task, STATES[place]] += change
         elif place == BACKLOG:  # the lane that it is meant for is not where it waits
             found[BACKLOG, task, "ready"] += change
-    for name, sign in (("dead", 1), ("replayed", -1), ("discarded", -1)):
+    for name, sign in (("dead", 1), ("replayed", -1), ("discarded", -1), ("trimmed", -1)):
         for (lane, task), count in _by_two(counters, name).items():
             found[lane, task, "dead"] += sign * count
     return dict(found)

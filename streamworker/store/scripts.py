@@ -264,6 +264,11 @@ def publish(*, rows: Iterable[Argument]) -> Call:
 
 
 @bound
+def fold(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("fold"), tuple(rows))
+
+
+@bound
 def pressure(*, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("pressure"), tuple(rows))
 

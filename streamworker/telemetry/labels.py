@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError, classify
 
@@ -23,6 +24,15 @@ OWN_CODES = (
     | {"timeout", "connection_error", "transient", "persistent", "retry_after"}
     | {"dependency_timeout", "dependency_connect_timeout"}
 )
+
+
+class Policy(Protocol):
+    """What a task declares of errors."""
+
+    @property
+    def transient(self) -> Sequence[type[BaseException]]: ...
+    @property
+    def persistent(self) -> Sequence[type[BaseException]]: ...
 
 
 def code_of(cls: type[BaseException]) -> str | None:
@@ -51,6 +61,12 @@ def declared_codes(types: Iterable[type[BaseException]] = ()) -> list[str]:
     for root in (TransientError, PersistentError):
         chosen |= {cls for cls in descendants(root) if not cls.__module__.startswith("streamworker.")}
     return sorted({code for code in map(code_of, chosen) if code is not None})
+
+
+def codes_of_tasks(policies: Iterable[Policy]) -> list[str]:
+    """The codes that start at 0: usual ones, and those that an app and its tasks declare."""
+    types = [each for policy in policies for each in (*policy.transient, *policy.persistent)]
+    return ["timeout", "connection_error", *declared_codes(types)]
 
 
 class Codes:

@@ -18,11 +18,13 @@ from streamworker.core.lanes import Lane
 from streamworker.core.outcome import Fail, Retry
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import manifest, scripts
 from streamworker.store.caller import Caller, Timed
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
+from streamworker.telemetry.labels import Codes, codes_of_tasks
+from streamworker.worker import folding
 from streamworker.worker.breakers import BreakerWatch
 from streamworker.worker.pressure import PressureGauge
 
@@ -145,6 +147,7 @@ class Keeper:
             await self._watch_eviction()
             await self._forget_dead_consumers()
             await self._trim_events()
+            await self.fold_counters()
             await self.trim_letters()
 
     async def promote(self) -> None:
@@ -334,6 +337,24 @@ class Keeper:
                 )
             if not more:
                 return
+
+    async def fold_counters(self) -> None:
+        """Counters of tasks and error codes that somebody made up become one, once there are many (R48)."""
+        command, keys = self._caller.command, self._keys
+        if await command("HLEN", keys.stats) + await command("HLEN", keys.depths) <= folding.FOLD_ABOVE:
+            return
+        prefix = manifest.FIELD.encode()
+        declared = [name for name in await command("HKEYS", keys.meta) if name.startswith(prefix)]
+        tasks = {name.removeprefix(prefix).decode() for name in declared} | self._app.tasks.keys()
+        codes = Codes(codes_of_tasks(task.policy for task in self._app.tasks.values()))
+        fields = [
+            [name.decode("utf-8", "replace") for name in await command("HKEYS", key)]
+            for key in (keys.stats, keys.depths)
+        ]
+        found = list(folding.rows(*fields, tasks, codes.label))
+        for start in range(0, len(found), scripts.BATCH):
+            rows = [word for row in found[start : start + scripts.BATCH] for word in row]
+            await self._caller.run(scripts.fold(rows=rows))
 
     async def _trim_events(self) -> None:
         """Without a mirror the log is capped in bytes; what falls out shows as incomplete history.

@@ -12,7 +12,7 @@ from streamworker.telemetry.catalogue import Scope
 from streamworker.telemetry.cluster import ClusterNumbers
 from streamworker.telemetry.exposition import CONTENT_TYPE, Page, WorkerNumbers
 from streamworker.telemetry.http import Address, Answer, Route, ServerThread, json_answer
-from streamworker.telemetry.labels import Codes, declared_codes
+from streamworker.telemetry.labels import Codes, codes_of_tasks
 from streamworker.telemetry.metrics import Metrics
 from streamworker.telemetry.status import Health, Status
 from streamworker.worker.watcher import Watcher
@@ -29,10 +29,7 @@ class Telling:
 
         app = worker.app
         slots = Slots.of(worker.lanes, worker.concurrency)
-        types = [
-            each for task in app.tasks.values() for each in (*task.policy.transient, *task.policy.persistent)
-        ]
-        codes = ["timeout", "connection_error", *declared_codes(types)]
+        codes = codes_of_tasks(task.policy for task in app.tasks.values())
         self.metrics = Metrics(
             tasks=app.tasks,
             lanes=worker.lanes,

@@ -212,6 +212,11 @@ def lock_extend(shard: Shard) -> scripts.Call:
     return scripts.lock_extend(name="order:7", holder="j:5", ttl_ms=60_000)
 
 
+def fold(shard: Shard) -> scripts.Call:
+    shard.redis("HSET", shard.keys.stats, "recovered:normal:made_up", 3)
+    return scripts.fold(rows=("stats", "recovered:normal:made_up", "recovered:normal:other"))
+
+
 def tune(shard: Shard) -> scripts.Call:
     _queue(shard)
     shard.tune("pause", "task:add")
@@ -439,6 +444,7 @@ CASES: dict[str, Arrange] = {
     "lock/acquire": lock_acquire,
     "lock/extend": lock_extend,
     "lock/release": lock_release,
+    "fold": fold,
     "tune": tune,
     "declare": declare,
     "drain": drain,
