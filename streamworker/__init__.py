@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from streamworker.effects.fences import fenced_update, touch
     from streamworker.effects.operation import Operation
     from streamworker.effects.transaction import Transaction
+    from streamworker.flow.cache import Cache
     from streamworker.flow.dependency import DependencyCall
     from streamworker.flow.locks import Lock
     from streamworker.outbox.enqueue import enqueue_in
@@ -64,6 +65,7 @@ __all__ = [
     "App",
     "BadArguments",
     "Breaker",
+    "Cache",
     "Call",
     "Cancel",
     "Client",
@@ -144,6 +146,7 @@ _NAMES_OF = {
     "streamworker.effects.fences": "fenced_update touch",
     "streamworker.effects.operation": "Operation",
     "streamworker.effects.transaction": "Transaction",
+    "streamworker.flow.cache": "Cache",
     "streamworker.flow.dependency": "DependencyCall",
     "streamworker.flow.locks": "Lock",
     "streamworker.outbox.enqueue": "enqueue_in",

@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from streamworker import settings as settings_module
 from streamworker.client import Job, handle_of, place_all, place_one
@@ -40,6 +40,9 @@ from streamworker.store.manifest import Declaration
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import MAX_STARTS, NewJob
 from streamworker.task import DEFAULT_TIMEOUT, Call, Context, Policy, Signature, Task
+
+if TYPE_CHECKING:
+    from streamworker.flow.cache import Cache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,6 +82,7 @@ class App:
         lease: Duration | None = None,
         postgres_dsn: str | None = None,
         lifespan: Lifespan | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self.name = name
         #: The module that made this app: where child processes look for it.
@@ -118,6 +122,9 @@ class App:
         self.pressure: Mapping[str, Pressure] = {}
         self.lifespan: Lifespan = lifespan or _no_lifespan
         self._source = QueueSource(self.settings)
+        self._cache = cache
+        if cache is not None:
+            cache.attach(self.settings)
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, lanes {', '.join(self.lanes)}>"
@@ -142,6 +149,18 @@ class App:
     async def close(self) -> None:
         """Close the connections of this event loop."""
         await self._source.close()
+        if self._cache is not None:
+            await self._cache.close()
+
+    @property
+    def cache(self) -> Cache:
+        """What handlers have as `ctx.cache`, for other readers and writers of the same values."""
+        if self._cache is None:
+            from streamworker.flow.cache import Cache  # a producer does not load what handlers use
+
+            self._cache = Cache()
+            self._cache.attach(self.settings)
+        return self._cache
 
     def use_settings(self, settings: Settings) -> None:
         """Take another process's settings, before anything is connected: a worker's children do."""

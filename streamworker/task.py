@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a producer does not load what handlers use
     from streamworker.effects.attempt import Effecting, Effects
     from streamworker.effects.operation import Operation
     from streamworker.effects.transaction import Transaction
+    from streamworker.flow.cache import Cache
     from streamworker.flow.dependency import Dependencies, DependencyCall
     from streamworker.flow.locks import Lock, Locking, Locks
 
@@ -71,6 +72,7 @@ class Context:
     _effecting: Effecting | None = field(default=None, repr=False)
     _effects: Effects | None = field(default=None, repr=False)
     _stale: set[str] | None = field(default=None, repr=False)
+    _cache: Cache | None = field(default=None, repr=False)
 
     def dependency(self, name: str) -> DependencyCall:
         """One call of a dependency of the app, as `async with ctx.dependency("carrier") as call:`.
@@ -139,6 +141,31 @@ class Context:
                 self._stale = set()
             self._effects = self._effecting.effects(self, self._args, self._stale)
         return self._effects
+
+    @property
+    def cache(self) -> Cache:
+        """The app's cache, as `await ctx.cache.get(f"price:{sku}", load)`; see `Cache.get`.
+
+        A plain function calls `get_sync`. In a context that you made yourself it keeps nothing.
+        """
+        if self._cache is None:
+            from streamworker.flow.cache import Cache
+
+            self._cache = Cache()
+        return self._cache
+
+    def invalidate(self, *keys: str) -> None:
+        """Have these keys of the cache forgotten once the outcome of this attempt is recorded.
+
+        Whatever the outcome is: what the handler wrote may be there. When the worker dies in between, the old
+        values are believed until their time is over. Raises InvalidArgument.
+        """
+        from streamworker.flow.cache import check_keys
+
+        check_keys(keys)
+        if self._stale is None:
+            self._stale = set()
+        self._stale.update(keys)
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -64,6 +64,8 @@ CATALOGUE: tuple[KeySpec, ...] = (
     KeySpec("bucket:<name>", "string", "a minute beyond being full", "claim",
             "tokens of a rate: level, time, period"),
     KeySpec("lock:<name>", "string", "the lock's", "lock/acquire", "a handler's lock: holder, token"),
+    KeySpec("cache:<name>", "string", "the entry's", "cache/keep", "a cached value: version, checksum, JSON"),
+    KeySpec("loading:<name>", "string", "10 s", "cache/ask", "who loads the value that others wait for"),
     KeySpec("pauses", "string", "none", "tune, wake", "what is paused: scope, state, until, who, since, why"),
     KeySpec("breakers", "string", "none", "exchange, wake, tune",
             "breakers that are not closed: state, since, until, trips, trials, ramp, who, why"),
@@ -173,6 +175,14 @@ class Keys:
     def bucket(self, name: str) -> str:
         """The tokens of a rate."""
         return f"{self.tag}:bucket:{name}"
+
+    def cache(self, name: str) -> str:
+        """A cached value."""
+        return f"{self.tag}:cache:{name}"
+
+    def loading(self, name: str) -> str:
+        """Who loads a value."""
+        return f"{self.tag}:loading:{name}"
 
     def lock(self, name: str) -> str:
         """A handler's lock."""

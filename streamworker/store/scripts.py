@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Call])
 
 
 #: Folders of `lua/` with scripts of their own.
-_FOLDERS = ("dlq", "lock")
+_FOLDERS = ("cache", "dlq", "lock")
 
 
 def script_name(wrapper: str) -> str:
@@ -174,6 +174,16 @@ def lock_extend(*, name: str, holder: str, ttl_ms: int) -> Call:
 @bound
 def lock_release(*, name: str, holder: str) -> Call:
     return Call(lua.load("lock/release"), (name, holder))
+
+
+@bound
+def cache_ask(*, name: str, version: int | str, token: str, hold_ms: int) -> Call:
+    return Call(lua.load("cache/ask"), (name, version, token, hold_ms))
+
+
+@bound
+def cache_keep(*, name: str, version: int, token: str, ttl_ms: int, entry: bytes) -> Call:
+    return Call(lua.load("cache/keep"), (name, version, token, ttl_ms, entry))
 
 
 @bound

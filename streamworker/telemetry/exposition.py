@@ -73,6 +73,8 @@ class WorkerNumbers:
             for result, count in calls.results.items():
                 sheet.put("dependency_requests", count, name, result)
             sheet.spread("dependency_duration_seconds", calls.duration, name)
+        for result, count in list(self._metrics.cache.items()):
+            sheet.put("cache_requests", count, "app", result)
         for name, state in self._metrics.status.breakers.items():
             sheet.put("breaker_state", _BREAKER.get(state, 0), name)
         for name, lock in list(self._metrics.locks.items()):

@@ -78,6 +78,8 @@ class Metrics:
             lane: dict.fromkeys(("won", "conflict", "missing", "final", "empty"), 0) for lane in self.lanes
         }
         self.dependencies = {name: CallCell() for name in dependencies}
+        #: What came of asking the app's cache, from the first time on.
+        self.cache: dict[str, int] = {}
         self._lock_names = LockNames()
         self.locks: dict[str, LockCell] = {}
         self.calls: dict[str, Histogram] = {"exchange": Histogram(SHORT_SECONDS)}
@@ -178,6 +180,11 @@ class Metrics:
         cell = self.dependencies[dependency]
         cell.results[result] += 1
         cell.duration.observe(seconds)
+
+    @quiet
+    def cached(self, result: str) -> None:
+        """A handler asked the cache, or made a value of it old."""
+        self.cache[result] = self.cache.get(result, 0) + 1
 
     @quiet
     def locked(self, lock: str, result: str, seconds: float) -> None:

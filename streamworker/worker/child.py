@@ -103,6 +103,7 @@ class _Child:
         try:
             async with self._app, self._app.lifespan(self._app) as state:
                 runner.state = state
+                self._app.cache.loop = asyncio.get_running_loop()
                 self._tell({"is": "ready"})
                 await self._obey(reader, runner)
         except Exception as error:
@@ -135,7 +136,8 @@ class _Child:
         busy = running.thread is not None and not running.thread.done()
         if not busy:
             self._running = None
-        self._tell({"is": "done", "busy": busy, "outcome": head, "dependency": running.dependency}, body)
+        more = {"dependency": running.dependency, "stale": sorted(running.stale or ())}
+        self._tell({"is": "done", "busy": busy, "outcome": head, **more}, body)
 
     def _locked(self, lock: str, result: Asked, seconds: float) -> None:
         self._tell({"is": "locked", "lock": lock, "result": result, "seconds": seconds})

@@ -92,6 +92,7 @@ class Child:
         self._answer: asyncio.Future[Outcome] | None = None
         self._begun: Callable[[], None] | None = None
         self._blamed: str | None = None  # the dependency whose call failed, of the last job
+        self._stale: set[str] = set()  # cached values that it made old
         self._writer: asyncio.StreamWriter
         self._ear: asyncio.Task[None] | None = None
         self._doomed = False  # it has been killed, though it may not be gone yet
@@ -180,6 +181,7 @@ class Child:
                 answer.cancel()
                 await self.kill()
         running.dependency = self._blamed
+        running.stale = self._stale
         return answer.result()
 
     def _heard(self, head: wire.Head, body: bytes) -> None:
@@ -201,6 +203,7 @@ class Child:
                 if head["busy"]:  # its thread still runs the handler
                     self._end()
                 self._blamed = head.get("dependency")
+                self._stale = set(head["stale"])
                 self._answer.set_result(wire.outcome_from(head["outcome"], body))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:

@@ -61,6 +61,8 @@ class Pump:
         self.holdings = Holdings(lanes)
         #: Told of each call of a dependency.
         self.calls = Calls(breakers or {}, self.kick)
+        #: Told of cached values that a job has made old, once its outcome is recorded.
+        self.on_stale: Callable[[set[str]], None] = lambda _: None
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
         #: Told of each answered exchange.
@@ -104,6 +106,8 @@ class Pump:
         self._changed.set()
         if running.stopping is Stop.LOST:
             self.holdings.let_go(running)
+            if running.stale:  # what it wrote may be there, whoever has the job now
+                self.on_stale(running.stale)
             self.kick()
             return
         self._outbox.append(running)
@@ -355,6 +359,8 @@ class Pump:
             self.holdings.let_go(running)
             if reply in (b"STALE", b"GONE"):
                 report_stale(running, reply.decode())
+            if running.stale:
+                self.on_stale(running.stale)
         if flight.quarantine:
             self._forget_quarantine()
         word, *said = verdict.decode().split(" ")

@@ -284,6 +284,7 @@ class Runner:
             _locking=self._locking,
             _args=envelope.args,
             _effecting=self.effecting,
+            _cache=self._app.cache,
         )
         current_correlation_id.set(context.correlation_id)
         try:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -223,7 +223,11 @@ class _Parts:
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self.watcher: Watcher | None = None
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
+        self._dropping: set[asyncio.Task[Any]] = set()
+        self.pump.on_stale = self._drop
+        worker.app.cache.loop = asyncio.get_running_loop()
         if self.telling is not None:
+            worker.app.cache.told = self.telling.metrics.cached
             self.pump.tellers.append(self.telling.metrics)
             self.keeper.timed(self.telling.metrics.answered)
             self.watcher = self.telling.watcher(worker)
@@ -244,6 +248,12 @@ class _Parts:
         self.pump.calls.count(dependency, result)
         if self.telling is not None:
             self.telling.metrics.called(dependency, result, seconds)
+
+    def _drop(self, stale: set[str]) -> None:
+        """An outcome is recorded: the cached values that it has made old go."""
+        task = asyncio.get_running_loop().create_task(self.worker.app.cache.invalidate(*stale))
+        self._dropping.add(task)
+        task.add_done_callback(self._dropping.discard)
 
     def _freed(self, running: Running) -> None:
         self.pump.freed(running)
@@ -334,6 +344,8 @@ class _Parts:
         with anyio.move_on_after(FAREWELL) as limit:
             try:
                 await self.pump.drained()
+                if self._dropping:
+                    await asyncio.wait(self._dropping)
                 # Its last read is over: what it got is in our pending list (R18).
                 await self.reader.ended.wait()
                 await self.pump.hand_back()

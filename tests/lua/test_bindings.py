@@ -68,7 +68,7 @@ def test_a_wrapper_that_fits_is_taken() -> None:
 
 
 def test_a_wrapper_without_script_is_refused() -> None:
-    with pytest.raises(KeyError, match="no Lua script 'unheard_of'; there are: cancel, claim"):
+    with pytest.raises(KeyError, match="no Lua script 'unheard_of'; there are: cache/ask, cache/keep"):
         scripts.bound(wrapper("unheard_of"))
 
 

@@ -355,6 +355,7 @@ def test_every_metric_of_a_worker_is_told_with_its_labels_unless_it_is_pending(m
     metrics.locked("order:7", "won", 0.1)
     metrics.locked("order:7", "held", 0.1)
     metrics.answered("exchange", 0.01)
+    metrics.cached("hit")
     metrics.tell(Status(1.0, breakers={"carrier": "open"}))
 
     found = {family.name: family for family in text_string_to_metric_families(page(metrics))}

@@ -1,0 +1,283 @@
+"""`ctx.cache`: one load for all, nothing older than its time, and no job that fails for its sake."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from streamworker import App, Cache, Context, InvalidArgument
+from streamworker.flow.locks import key_of
+from streamworker.store.keys import Keys
+from tests.integration.serving import serving
+from tests.servers import BenchServer, ServerFactory, async_client
+from tests.waiting import wait_until_async
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+#: Jobs that run while the cache comes to harm.
+JOBS = int(os.environ.get("CACHE_JOBS", "200"))
+
+
+class Source:
+    """Where values come from; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.value = 1
+        self.loads = 0
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def load(self) -> int:
+        self.loads += 1
+        value = self.value
+        await self.goes_on.wait()
+        return value
+
+
+@pytest.fixture
+async def app(server: BenchServer, namespace: str) -> AsyncIterator[App]:
+    async with App("cached", redis_url=server.url, namespace=namespace, lease="1s") as app:
+        results: Counter[str] = Counter()
+        app.cache.told = lambda result: results.update([result])
+        app.cache.results = results  # type: ignore[attr-defined]
+        yield app
+
+
+@pytest.fixture
+async def other(server: BenchServer, namespace: str) -> AsyncIterator[App]:
+    """The same app in another process, as far as Redis can tell."""
+    async with App("cached", redis_url=server.url, namespace=namespace, lease="1s") as app:
+        yield app
+
+
+def results(app: App) -> dict[str, int]:
+    return dict(app.cache.results)  # type: ignore[attr-defined]
+
+
+async def redis(app: App, *command: Any) -> Any:
+    return await app.queue().caller.command(*command)
+
+
+async def test_a_value_is_loaded_once_and_believed_for_its_time(app: App) -> None:
+    source = Source()
+
+    assert [await app.cache.get("k", source.load) for _ in range(3)] == [1, 1, 1]
+
+    assert source.loads == 1
+    assert results(app) == {"miss": 1, "hit": 2}
+    ttl = await redis(app, "PTTL", Keys(app.settings.namespace).cache("k"))
+    assert 0.9 * 300_000 - 5000 < ttl <= 300_000
+
+
+async def test_times_to_live_are_spread(app: App) -> None:
+    for number in range(20):
+        await app.cache.get(f"k{number}", Source().load, ttl=1000)
+    keys = Keys(app.settings.namespace)
+    ttls = [await redis(app, "PTTL", keys.cache(f"k{number}")) for number in range(20)]
+
+    assert max(ttls) - min(ttls) > 10_000
+
+
+async def test_an_entry_whose_time_is_over_is_loaded_again(app: App) -> None:
+    source = Source()
+    await app.cache.get("k", source.load, ttl="20ms")
+    name = Keys(app.settings.namespace).cache("k")
+
+    async def gone() -> bool:
+        return not await redis(app, "EXISTS", name)
+
+    await wait_until_async(gone, what="its time is over")
+    source.value = 2
+    assert await app.cache.get("k", source.load) == 2
+
+
+async def test_many_readers_load_once(app: App, other: App) -> None:
+    source = Source()
+    source.goes_on.clear()
+    reading = [
+        asyncio.create_task(each.cache.get("k", source.load)) for each in (app, other) for _ in range(50)
+    ]
+    await wait_until_async(lambda: source.loads == 1, what="one loads")
+    source.goes_on.set()
+
+    assert await asyncio.gather(*reading) == [1] * 100
+    assert source.loads == 1
+
+
+async def test_readers_share_no_object(app: App) -> None:
+    async def load() -> list[int]:
+        await asyncio.sleep(0)
+        return [1]
+
+    first, second = await asyncio.gather(app.cache.get("k", load), app.cache.get("k", load))
+    first.append(2)
+
+    assert second == [1]
+    assert await app.cache.get("k", load) == [1]
+
+
+async def test_a_load_that_fails_fails_for_its_own_reader_alone(app: App, other: App) -> None:
+    async def broken() -> int:
+        raise OSError("no database")
+
+    with pytest.raises(OSError, match="no database"):
+        await app.cache.get("k", broken)
+
+    assert await other.cache.get("k", Source().load) == 1
+    assert "waited" not in results(app), "the next one loads at once"
+
+
+async def test_what_was_read_before_an_invalidation_is_not_kept_after_it(app: App) -> None:
+    source = Source()
+    source.goes_on.clear()
+    reading = asyncio.create_task(app.cache.get("k", source.load))
+    await wait_until_async(lambda: source.loads == 1, what="it loads")
+    source.value = 2
+
+    assert await app.cache.invalidate("k") == []
+    source.goes_on.set()
+
+    assert await reading == 1, "it began before the change"
+    assert await app.cache.get("k", source.load) == 2
+
+
+async def test_an_entry_of_an_older_version_will_not_do(app: App) -> None:
+    source = Source()
+    await app.cache.get("k", source.load, version=6)
+    source.value = 7
+
+    assert await app.cache.get("k", source.load, version=6) == 1
+    assert await app.cache.get("k", source.load, version=7) == 7
+    assert await app.cache.get("k", source.load, version=6) == 7
+
+
+async def test_a_fresh_read_loads_and_keeps_for_the_others(app: App) -> None:
+    source = Source()
+    await app.cache.get("k", source.load)
+    source.value = 2
+
+    assert await app.cache.get("k", source.load, fresh=True) == 2
+    assert await app.cache.get("k", source.load) == 2
+    assert source.loads == 2
+
+
+@pytest.mark.parametrize("poison", [b"junk", b"0 00000000\n7", b"", b"1 zz\n{}", b"99 0\n" + b"x" * 500])
+async def test_what_is_no_entry_is_loaded_over(app: App, poison: bytes) -> None:
+    source = Source()
+    await redis(app, "SET", Keys(app.settings.namespace).cache("k"), poison, "EX", "60")
+
+    assert await app.cache.get("k", source.load) == 1
+    assert await app.cache.get("k", source.load) == 1
+    assert source.loads == 1
+
+
+async def test_an_entry_of_another_key_is_none(app: App) -> None:
+    keys = Keys(app.settings.namespace)
+    await app.cache.get("a", Source().load)
+    await redis(app, "COPY", keys.cache("a"), keys.cache("b"))
+    source = Source()
+    source.value = 2
+
+    assert await app.cache.get("b", source.load) == 2
+
+
+async def test_a_value_looks_the_same_whether_it_was_kept_or_not(app: App) -> None:
+    assert await app.cache.get("k", lambda: (1, 2)) == [1, 2]
+    with pytest.raises(InvalidArgument, match="nothing that JSON holds"):
+        await app.cache.get("other", lambda: {1, 2})
+
+
+async def test_a_cache_that_is_away_costs_no_value(namespace: str, valkey: BenchServer) -> None:
+    cache = Cache("redis://127.0.0.1:1", patience="50ms")
+    async with App("cached", redis_url=valkey.url, namespace=namespace, cache=cache):
+        source = Source()
+        before = time.monotonic()
+        assert [await cache.get("k", source.load) for _ in range(100)] == [1] * 100
+
+        assert source.loads == 100
+        assert time.monotonic() - before < 5, "it is left alone for a while"
+        failed: list[str] = []
+        cache.told = failed.append
+        assert await cache.invalidate("k", "l") == ["k", "l"]
+        assert failed == ["invalidation_failed"] * 2
+
+
+async def test_a_handler_invalidates_once_its_outcome_is_recorded(app: App) -> None:
+    source = Source()
+    release = asyncio.Event()
+
+    @app.task
+    async def change(ctx: Context) -> int:
+        source.value = 2
+        ctx.invalidate("k")
+        await release.wait()
+        return int(await ctx.cache.get("k", source.load))
+
+    assert await app.cache.get("k", source.load) == 1
+    async with serving(app):
+        job = await change.enqueue()
+        await wait_until_async(lambda: source.value == 2, what="it has begun")
+        assert await app.cache.get("k", source.load) == 1, "not before the outcome"
+        release.set()
+        assert await job.result(10) == 1
+
+        async def is_new() -> bool:
+            return bool(await app.cache.get("k", source.load) == 2)
+
+        await wait_until_async(is_new, what="the new value is there")
+
+
+@pytest.mark.parametrize("how", ["thread", "process"])
+async def test_plain_functions_read_and_invalidate_too(valkey: BenchServer, namespace: str, how: str) -> None:
+    from tests.apps import cache_jobs
+
+    async with App("cache_jobs", redis_url=valkey.url, namespace=namespace, lease="1s") as app:
+        task = cache_jobs.register(app, how)
+        keys = Keys(namespace)
+
+        async def gone() -> bool:
+            return not await redis(app, "EXISTS", keys.cache(key_of("k")))
+
+        async with serving(app):
+            assert await (await task.enqueue("k")).result(20) == "loaded k"
+            await wait_until_async(gone, what="the value is forgotten")
+
+
+async def test_jobs_end_the_same_while_the_cache_is_flushed_and_poisoned(
+    own_valkey: ServerFactory, valkey: BenchServer, namespace: str
+) -> None:
+    """`CACHE_JOBS=2000` in the long form."""
+    apart = own_valkey()
+    cache = Cache(apart.url, ttl="5s", patience="100ms")
+    async with App("cached", redis_url=valkey.url, namespace=namespace, cache=cache) as app:
+
+        @app.task
+        async def price(ctx: Context, sku: int) -> int:
+            async def load() -> int:
+                return sku * 10
+
+            found = await ctx.cache.get(f"price:{sku}", load)
+            ctx.invalidate(f"price:{sku}")
+            return int(found)
+
+        async with serving(app), async_client(apart.url) as redis:
+            made = await app.enqueue_many(price.call(number % 20) for number in range(JOBS))
+            harm = asyncio.create_task(_harm(redis, Keys(namespace)))
+            ends = await asyncio.gather(*(job.result(60) for job in made))
+            harm.cancel()
+        assert ends == [number % 20 * 10 for number in range(JOBS)]
+
+
+async def _harm(redis: Any, keys: Keys) -> None:
+    while True:
+        await redis.flushall()
+        for sku in range(20):
+            await redis.set(keys.cache(f"price:{sku}"), b"0 00000000\n99999", ex=60)
+        await asyncio.sleep(0.01)
