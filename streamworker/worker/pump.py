@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,9 @@ RAMP_LOOK = 0.1
 REFUSALS = 3
 
 
+async def _nothing_to_say() -> None: ...
+
+
 class Pump:
     """Owns the session and moves every claim of this worker through it."""
 
@@ -65,6 +68,8 @@ class Pump:
         self.on_stale: Callable[[set[str]], None] = lambda _: None
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
+        #: Awaited with each later session: Redis may have lost its data. Raises StreamworkerError.
+        self.announce: Callable[[], Awaitable[None]] = _nothing_to_say
         #: Told of each answered exchange.
         self.tellers: list[Teller] = []
         self._settings = settings
@@ -492,6 +497,7 @@ class Pump:
                 await asyncio.sleep(backoff(self._failures))
             try:
                 await self.session.renew()
+                await self.announce()
                 self._offers = self.holdings.unknown_pending(await self.session.pending())
                 break
             except StreamworkerError as error:

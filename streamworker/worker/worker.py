@@ -268,10 +268,8 @@ class _Parts:
         for line in self.worker.app.warnings():
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
-        app = self.worker.app
-        keys = self.pump.session.keys
-        app.published = await manifest.publish(link, keys, app.declarations(), app.router)
-        await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
+        await self._announce()
+        self.pump.announce = self._announce
         await self.pump.open()
         self.heartbeat.start()
         log.info(
@@ -282,6 +280,12 @@ class _Parts:
             self.worker.app.settings.lease,
         )
         self.pump.kick()
+
+    async def _announce(self) -> None:
+        """Tell Redis what the tasks declare; with each new session, since it may have lost its data."""
+        app, link, keys = self.worker.app, self.pump.session.link, self.pump.session.keys
+        app.published = await manifest.publish(link, keys, app.declarations(), app.router)
+        await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
 
     async def sweep(self) -> None:
         """Time limits and start marks; on the way, how late the loop is."""

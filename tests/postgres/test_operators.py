@@ -89,6 +89,23 @@ async def test_settings_and_dead_letters_come_back_as_they_were(stage: Stage) ->
     assert moved.moved == 1
 
 
+@pytest.mark.timeout(PATIENCE * 2)
+async def test_workers_declare_again_what_redis_lost(stage: Stage) -> None:
+    command, keys = stage.queue.caller.command, stage.queue.keys
+    stage.mirror_that_is_on()
+    stage.worker().wait_for_log("slots, lanes")
+    meta, lanes = await command("HGETALL", keys.meta), await command("HGET", keys.policies, "lanes")
+
+    await command("FLUSHALL")
+
+    async def declared() -> bool:
+        found = await command("HGET", keys.policies, "lanes")
+        return found == lanes and bool(await command("HGET", keys.meta, "task:good"))
+
+    await wait_until_async(declared, timeout=PATIENCE, what="tasks and lanes are known again")
+    assert {name for name in meta[::2] if name.startswith(b"task:")} <= set(await command("HKEYS", keys.meta))
+
+
 async def unread_is(stage: Stage, count: int) -> bool:
     return await stage.unread() == count
 
