@@ -82,7 +82,7 @@ dashboards: venv ## Write grafana/ anew from what it is made of
 mutants: venv ## Break one guard of the scripts after the other, and see who notices: ARGS="recover --by simulation"
 	$(PY) -m tests.mutants $(ARGS)
 
-soak: soak-rounds soak-simulation soak-model soak-mirror ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
+soak: soak-rounds soak-simulation soak-model soak-mirror soak-effects ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
 
 soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
 soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
@@ -112,6 +112,12 @@ soak-mirror: export STREAMWORKER_MIRROR_LOST := 1000
 soak-mirror: export STREAMWORKER_MIRROR_AWAY := 60
 soak-mirror: venv
 	$(PY) -m pytest --timeout 7200 tests/postgres $(ARGS)
+
+soak-effects: export STREAMWORKER_EFFECTS_JOBS := 1000
+soak-effects: export STREAMWORKER_OUTBOX_ROWS := 10000
+soak-effects: export STREAMWORKER_OUTBOX_KILLS := 10
+soak-effects: venv
+	$(PY) -m pytest --timeout 7200 tests/effects tests/outbox $(ARGS)
 
 soak-simulation: venv
 	$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)

@@ -90,7 +90,7 @@ async def test_a_worker_may_die_at_every_point_between_the_effect_and_the_settle
 async def test_a_frozen_worker_that_comes_back_writes_nothing(
     shop_on: Shop, tmp_path: Path, how: str
 ) -> None:
-    """B39: it stood still for longer than its lease; another one has gone on meanwhile."""
+    """It stood still for longer than its lease; another one has gone on meanwhile."""
     await shop_on.sql.execute("INSERT INTO orders (id) VALUES (7)")
     frozen = shop_on.worker()
     async with shop_on.client() as client:

@@ -10,7 +10,7 @@ import pytest
 
 from streamworker import App, Context, FencedOut, InvalidArgument, Retry, fenced_update, touch
 from streamworker.effects.fences import Fence
-from tests.integration.serving import serving
+from tests.integration.serving import failure, serving
 
 OLD, NEW = Fence(5, "a:5"), Fence(6, "b:6")
 ROW = {"id": 7}
@@ -46,11 +46,31 @@ async def test_an_overtaken_holder_is_refused_once_the_newer_has_touched_the_row
 
 
 async def test_another_holder_of_the_same_token_is_refused(row: asyncpg.Connection) -> None:
-    """After a failover the same number may be given twice (R41)."""
+    """B39: after a failover the same number may be given twice (R41)."""
     await touch(row, "orders", ROW, NEW)
 
     with pytest.raises(FencedOut):
         await touch(row, "orders", ROW, Fence(6, "c:6"))
+
+
+async def test_a_token_can_be_above_what_a_row_has_seen_before_redis_went_back(
+    app: App, row: asyncpg.Connection
+) -> None:
+    """B39: the server of before had a clock ahead; the one of now gives tokens that were given already."""
+    seen = 2**52
+    await touch(row, "orders", ROW, Fence(seen, "before"))
+
+    @app.task(retry=Retry.never())
+    async def ship(ctx: Context, careful: bool) -> Any:
+        floor = await row.fetchval("SELECT fence_token FROM orders WHERE id = 7") if careful else 0
+        async with ctx.lock("order:7", floor=floor) as lock:
+            await fenced_update(row, "orders", ROW, {"status": "shipped"}, lock)
+
+    async with serving(app):
+        assert (await failure(await ship.enqueue(False))).code == "fenced_out"
+        await (await ship.enqueue(True)).result(10)
+
+    assert await row.fetchval("SELECT fence_token FROM orders") > seen
 
 
 def test_a_connection_that_blocks_is_not_awaited(row: asyncpg.Connection, dsn: str) -> None:

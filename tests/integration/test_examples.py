@@ -279,12 +279,17 @@ def test_every_example_is_run_by_a_test() -> None:
 # --- how-to pages ----------------------------------------------------------------------------------------
 
 
+def needs_postgres(page: Path) -> bool:
+    """Whether the page says so: then tests/effects runs it."""
+    return "<!-- test: postgres -->" in page.read_text(encoding="utf-8")
+
+
 def pages_with_snippets() -> list[Path]:
     """The pages whose Python blocks are no files: they are run one after another in one namespace."""
     return [
         page
         for page in sorted((DOCS / "how-to").glob("*.md"))
-        if any(not FILE.match(body) for body in blocks(page, "python"))
+        if any(not FILE.match(body) for body in blocks(page, "python")) and not needs_postgres(page)
     ]
 
 

@@ -18,7 +18,7 @@ from tests.postgres.conftest import fresh_database
 from tests.postgres.journal import Journal, claimed, job_id
 from tests.unit.documentation import text_of
 
-ROLES = ("owner", "mirror", "reader", "app")
+ROLES = ("owner", "mirror", "reader", "app", "relay")
 
 
 def documented() -> str:
@@ -35,8 +35,11 @@ class Roles:
         self._server = server
         self._database = database
 
+    def dsn(self, role: str) -> str:
+        return self._server.dsn_of(f"streamworker_{role}", self._database)
+
     async def connect(self, role: str) -> asyncpg.Connection:
-        return await asyncpg.connect(self._server.dsn_of(f"streamworker_{role}", self._database))
+        return await asyncpg.connect(self.dsn(role))
 
 
 @pytest.fixture
@@ -98,6 +101,9 @@ REFUSED = [
     ("app", "UPDATE streamworker.jobs SET status = 'queued'"),
     ("app", "DELETE FROM streamworker.outbox"),
     ("app", "SELECT streamworker.ensure_day('2030-01-01')"),
+    ("relay", "INSERT INTO streamworker.outbox DEFAULT VALUES"),
+    ("relay", "SELECT * FROM streamworker.processed_operations"),
+    ("relay", "SELECT * FROM streamworker.job_transitions"),
 ]
 
 
