@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamworker.core.job import Candidate, Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import Reason, Status
@@ -97,6 +99,8 @@ def _end(shard: Shard, job: Job, outcome: Retry | Fail | Release, carried: bytes
     else:
         shard.move(job, Status.QUEUED, outcome.reason)
         shard.close_claim(job, "released", by)
+        if outcome.reason is Reason.REGATED:  # it passes others from now on (D17)
+            job.request = replace(job.request, gates=outcome.gates)
     shard.drop_entry(job)
     if outcome.delay_ms:
         shard.park(job, due)

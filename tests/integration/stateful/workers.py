@@ -27,6 +27,8 @@ OUTCOMES: dict[str, Outcome] = {
     "release": Release(Reason.SHUTDOWN),
     "snooze 10 s": Release(Reason.SNOOZED, 10_000),
     "unknown task": Release(Reason.UNKNOWN_TASK, 1_000),
+    "other gates": Release(Reason.REGATED, gates="0 entity:e:1 concurrency:d|2"),
+    "no gates any more": Release(Reason.REGATED),
 }
 #: What becomes of a call: answered; executed, but the reply was lost; not executed yet, if ever.
 FATES = ("answered", "answered", "lost", "late")
