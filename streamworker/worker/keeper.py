@@ -347,11 +347,11 @@ class Keeper:
         declared = [name for name in await command("HKEYS", keys.meta) if name.startswith(prefix)]
         tasks = {name.removeprefix(prefix).decode() for name in declared} | self._app.tasks.keys()
         codes = Codes(codes_of_tasks(task.policy for task in self._app.tasks.values()))
-        fields = [
+        stats, depths = [
             [name.decode("utf-8", "replace") for name in await command("HKEYS", key)]
             for key in (keys.stats, keys.depths)
         ]
-        found = list(folding.rows(*fields, tasks, codes.label))
+        found = list(folding.rows(stats, depths, tasks, codes.label))
         for start in range(0, len(found), scripts.BATCH):
             rows = [word for row in found[start : start + scripts.BATCH] for word in row]
             await self._caller.run(scripts.fold(rows=rows))

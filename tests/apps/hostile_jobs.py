@@ -1,0 +1,16 @@
+"""An app whose handler raises whatever code it is told to, for tests of how many series there may be."""
+
+from __future__ import annotations
+
+from streamworker import App, Context, PersistentError, Retry, TransientError
+
+app = App("hostile")
+
+
+@app.task(retry=Retry.schedule("1s"), entity="thing:{thing}")
+async def tell(ctx: Context, thing: str, code: str = "", fatal: bool = False) -> None:
+    """Fail with this code, or succeed without one."""
+    if code:
+        raise (PersistentError if fatal else TransientError)("as told", code=code)
+    async with ctx.lock(thing):
+        return
