@@ -24,24 +24,32 @@ def doctor(
         str | None,
         typer.Argument(metavar="[MODULE:APP]", help="The app, for its tasks, lanes and settings."),
     ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Put right what can be put right without harm, and check again.")
+    ] = False,
     app: AppName = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> int:
-    """Check server, namespace and app, and say what to do.
+    """Check server, namespace, fleet and app, and say what to do.
 
-    The app is checked if it is named. Exit code 0 without a problem (warnings are none), 1 with one, 2 if it
-    could not be checked.
+    The app is checked if it is named, as in streamworker doctor shop:app. Exit code 0 without a problem
+    (warnings are none), 1 with one, 2 if it could not be checked.
     """
     from streamworker.core.errors import ConnectionLost, ServerUnsuitable
     from streamworker.ops import doctor as examination
     from streamworker.ops.checks import Severity
+    from streamworker.request import actor
 
     settings, lanes, oddities = _subject(target, app, redis_url)
 
     async def look() -> list[Finding]:
         async with open_queue(settings) as queue:
-            return await examination.examine(queue, lanes=lanes, oddities=oddities)
+            found = await examination.examine(queue, lanes=lanes, oddities=oddities)
+            if fix and (mended := await examination.fix(queue, found, actor=actor())):
+                say(f"{counted(mended, 'finding')} put right; checked again")
+                found = await examination.examine(queue, lanes=lanes, oddities=oddities)
+            return found
 
     try:
         found = asyncio.run(look())

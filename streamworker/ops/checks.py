@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from streamworker.store.connection import Argument
 
 
 class Severity(StrEnum):
@@ -23,6 +26,8 @@ class Finding:
     severity: Severity
     found: str
     advice: str = ""
+    #: Commands of Redis that put it right and cannot harm, for `doctor --fix`.
+    fixes: tuple[tuple[Argument, ...], ...] = ()
 
     def json(self) -> dict[str, Any]:
         """A row of `doctor --json`."""
@@ -31,6 +36,7 @@ class Finding:
             "severity": str(self.severity),
             "found": self.found,
             "advice": self.advice or None,
+            "fixable": bool(self.fixes),
         }
 
 
@@ -39,9 +45,9 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Severity.OK, found)
 
 
-def warning(check: str, found: str, advice: str) -> Finding:
+def warning(check: str, found: str, advice: str, fixes: Sequence[tuple[Argument, ...]] = ()) -> Finding:
     """It works, and may hurt one day."""
-    return Finding(check, Severity.WARNING, found, advice)
+    return Finding(check, Severity.WARNING, found, advice, tuple(fixes))
 
 
 def problem(check: str, found: str, advice: str) -> Finding:

@@ -9,9 +9,11 @@ from typing import Any
 from streamworker.core import durations
 from streamworker.core.job import Record
 from streamworker.core.lane import BACKLOG
-from streamworker.ops import inspect, server_checks
+from streamworker.core.text import truncate_text
+from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
+from streamworker.store import scripts
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
@@ -64,9 +66,26 @@ async def examine(
     depths = await read_depths(queue, sorted(known))
     alive = await inspect.workers(queue)
     found += [workers(depths, sorted(known), alive), schedule(queue, depths, bool(alive))]
+    found += [*fleet_checks.agreement(alive, queue.settings.lease_ms), fleet_checks.deaths(depths.stats)]
     found += counters(queue, depths, sorted(known))
     found += [quarantine(depths, sorted(known)), dead_letters(depths), await records(queue)]
+    found += [await gate_checks.claims(queue, sorted(known)), await gate_checks.gates(queue)]
+    found += await leak_checks.leaks(queue)
     return found + await mirror(queue)
+
+
+async def fix(queue: Queue, findings: Sequence[Finding], *, actor: str) -> int:
+    """Put right what can be put right without harm, and say so in the log; returns how many findings.
+
+    Counters are moved by what they were off by, so a job that moves meanwhile is counted all the same.
+    """
+    fixable = [each for each in findings if each.fixes]
+    for each in fixable:
+        row = ("note", f"doctor:{each.check}", "fix", truncate_text(each.found, 200))
+        await queue.run(scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=row))
+        for command in each.fixes:
+            await queue.caller.command(*command)
+    return len(fixable)
 
 
 def worst(findings: Sequence[Finding]) -> Severity:
@@ -175,8 +194,9 @@ def counters(queue: Queue, depths: Depths, lanes: Sequence[str]) -> list[Finding
                 warning(
                     "counters",
                     f"lane {lane} counts {queued} queued, {in_flight} in flight; its streams hold {entries}",
-                    "jobs are not affected, only what `lanes` shows. Is it so again in a minute? Then set it "
-                    f"right: HINCRBY {queue.keys.stats} queued:{lane} {-off}",
+                    "jobs are not affected, only what `lanes` shows. Is it so again in a minute? Then --fix "
+                    "sets it right",
+                    fixes=[("HINCRBY", queue.keys.stats, f"queued:{lane}", -off)],
                 )
             )
         elif delivered != in_flight:
@@ -193,8 +213,8 @@ def counters(queue: Queue, depths: Depths, lanes: Sequence[str]) -> list[Finding
                 warning(
                     "counters",
                     f"lane {lane} counts {deferred} jobs in its backlog, which holds {kept}",
-                    "jobs are not affected. Is it so again in a minute? Then set it right: "
-                    f"HINCRBY {queue.keys.stats} backlog:{lane} {kept - deferred}",
+                    "jobs are not affected. Is it so again in a minute? Then --fix sets it right",
+                    fixes=[("HINCRBY", queue.keys.stats, f"backlog:{lane}", kept - deferred)],
                 )
             )
     counted = sum(value for name, value in depths.stats.items() if name.startswith("scheduled:"))

@@ -350,6 +350,8 @@ def _worker(worker_id: str, fields: Mapping[str, str], left_ms: int) -> dict[str
         "pid": number("pid"),
         "lanes": [lane for lane in fields.get("lanes", "").split(",") if lane],
         "concurrency": number("concurrency"),
+        "version": fields.get("version"),
+        "lease_ms": number("lease_ms"),
         "started_at": iso(number("started_at")),
         "session": number("session"),
         "expires_in_seconds": max(0, left_ms) / 1000,

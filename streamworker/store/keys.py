@@ -104,6 +104,12 @@ def _matcher(spec: KeySpec) -> re.Pattern[str]:
 
 
 _LIVE = tuple(_matcher(spec) for spec in CATALOGUE if spec.live)
+_ALL = tuple(_matcher(spec) for spec in CATALOGUE)
+
+
+def is_known(key: str) -> bool:
+    """Whether the key is in the catalogue."""
+    return any(matcher.match(key) for matcher in _ALL)
 
 
 def is_live_state(key: str) -> bool:

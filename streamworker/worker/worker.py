@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+import streamworker
 from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
@@ -205,6 +206,8 @@ class _Parts:
                 "pid": str(os.getpid()),
                 "lanes": ",".join(worker.lanes),
                 "concurrency": str(worker.concurrency),
+                "version": streamworker.__version__,
+                "lease_ms": str(settings.lease_ms),
                 "started_at": str(time.time_ns() // 1_000_000),
             },
         )
@@ -230,6 +233,7 @@ class _Parts:
             worker.app.cache.told = self.telling.metrics.cached
             self.pump.tellers.append(self.telling.metrics)
             self.keeper.timed(self.telling.metrics.answered)
+            worker.app.cache.told = self.telling.metrics.cached
             self.watcher = self.telling.watcher(worker)
         if transitions.wanted():
             lines = transitions.Transitions(worker.id)

@@ -462,6 +462,8 @@ def test_workers_are_those_who_are_alive(any_desk: Desk) -> None:
         "concurrency": 8,
         "started_at": "2026-01-01T00:00:00.123Z",
         "session": 1,
+        "version": None,  # of a worker that said nothing of it
+        "lease_ms": None,
     }
     assert re.search(
         r"^w1 +shop +h1 +17 +normal, priority +8 ", any_desk.call("workers").stdout, re.MULTILINE
