@@ -100,10 +100,8 @@ async def take(caller: Caller, keys: Keys) -> Snapshot:
             f"lane:{lane}" in paused,
         )
     deferred = await overload.backlog(caller, keys)
-    if deferred:
-        oldest = max((age for _, age in deferred.values() if age is not None), default=None)
-        paused_backlog = f"lane:{BACKLOG}" in paused
-        lanes[BACKLOG] = LaneLook(_seconds(oldest), None, None, Pressure.OK, paused_backlog)
+    oldest = max((age for _, age in deferred.values() if age is not None), default=None)
+    lanes[BACKLOG] = LaneLook(_seconds(oldest), None, None, Pressure.OK, f"lane:{BACKLOG}" in paused)
     mirrored = settings.get("mirror", "off") != "off"
     return Snapshot(
         at=now / 1000,

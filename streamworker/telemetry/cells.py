@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamworker.core.states import Reason
 from streamworker.telemetry.catalogue import ATTEMPTS, BY_NAME, SECONDS
 from streamworker.telemetry.histogram import Histogram
 
@@ -14,12 +15,22 @@ TOLD_APART = len(BY_NAME["attempts"].values["attempt"])
 class TaskCell:
     """Numbers of one task."""
 
-    __slots__ = ("failed", "failures", "retried", "skips", "stale", "succeeded")
+    __slots__ = ("duplicates", "failed", "failures", "retried", "skips", "stale", "succeeded")
 
     def __init__(self, codes: Iterable[str]) -> None:
         self.succeeded, self.retried, self.failed = Histogram(SECONDS), Histogram(SECONDS), Histogram(SECONDS)
         self.stale = self.skips = 0
         self.failures = dict.fromkeys(codes, 0)
+        self.duplicates = dict.fromkeys(BY_NAME["duplicates"].values["stage"], 0)
+
+    def note(self, reason: Reason) -> None:
+        """A success that was no ordinary return."""
+        if reason is Reason.SKIPPED:
+            self.skips += 1
+        elif reason is Reason.DUPLICATE:
+            self.duplicates["handler"] += 1
+        elif reason is Reason.EFFECT_COMMITTED:
+            self.duplicates["effect"] += 1
 
 
 class Cell:

@@ -58,6 +58,8 @@ class WorkerNumbers:
         for name, task in self._metrics.tasks.items():
             sheet.put("stale_outcomes", task.stale, name)
             sheet.put("job_skips", task.skips, name)
+            for stage, count in task.duplicates.items():
+                sheet.put("duplicates", count, name, stage)
             for code, count in sorted(task.failures.items()):
                 sheet.put("job_failures", count, name, code)
             for outcome in values["outcome"]:

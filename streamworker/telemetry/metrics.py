@@ -125,8 +125,8 @@ class Metrics:
         ended = True
         if isinstance(outcome, Success):
             counts, durations = cell.succeeded, task.succeeded
-            if outcome.reason is Reason.SKIPPED:
-                task.skips += 1
+            if outcome.reason is not Reason.RETURNED:
+                task.note(outcome.reason)
         elif isinstance(outcome, Retry):
             code = self._codes.label(outcome.code)
             cell.retries[code] = cell.retries.get(code, 0) + 1

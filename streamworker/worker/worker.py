@@ -230,7 +230,6 @@ class _Parts:
         self.pump.on_stale = self._drop
         worker.app.cache.loop = asyncio.get_running_loop()
         if self.telling is not None:
-            worker.app.cache.told = self.telling.metrics.cached
             self.pump.tellers.append(self.telling.metrics)
             self.keeper.timed(self.telling.metrics.answered)
             worker.app.cache.told = self.telling.metrics.cached

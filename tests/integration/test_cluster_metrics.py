@@ -96,7 +96,7 @@ async def test_a_look_sees_what_workers_published_and_did(
         assert seen.workers == 1
         assert seen.tasks == {"refuse", "pack"}
         assert seen.gates == {"entity:order:", "rate:task:pack", "concurrency:tenant:"}
-        assert set(seen.lanes) == {"normal", "bulk"}
+        assert set(seen.lanes) == {"normal", "bulk", "backlog"}
         assert (seen.lanes["normal"].target, seen.lanes["bulk"].target) == (30, None)
         assert seen.lanes["normal"].pressure is Pressure.OK
         assert counted(seen) == {("normal", "refuse", "dead"): 2}

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamworker.client import Client, Request
+from streamworker import Request
+from streamworker.client import Client
 from streamworker.request import Options
 from streamworker.telemetry.labels import OWN_CODES
 from tests.integration.cli_desk import Desk

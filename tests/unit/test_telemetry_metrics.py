@@ -193,6 +193,17 @@ def test_a_skip_is_a_success_that_is_counted_apart(metrics: Metrics) -> None:
     assert found[("streamworker_job_skips_total", "task=ship")] == 0
 
 
+def test_work_that_was_found_done_is_counted_by_where(metrics: Metrics) -> None:
+    reasons = (Reason.DUPLICATE, Reason.EFFECT_COMMITTED, Reason.EFFECT_COMMITTED, Reason.RETURNED)
+
+    metrics.exchanged([told(Success(b"", reason)) for reason in reasons], [b"OK"] * 4, [], {})
+
+    found = read(metrics)
+    assert found[("streamworker_duplicates_total", "stage=handler", "task=pack")] == 1
+    assert found[("streamworker_duplicates_total", "stage=effect", "task=pack")] == 2
+    assert found[("streamworker_duplicates_total", "stage=effect", "task=ship")] == 0
+
+
 def test_locks_are_counted_by_what_they_are_about(metrics: Metrics) -> None:
     for number in range(300):
         metrics.locked(f"order:{number}", "won", 0.01)
