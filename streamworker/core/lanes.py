@@ -139,11 +139,13 @@ def plan(
         spare = reserved - in_flight.get(lane, 0)
         free_of[lane], borrowed_of[lane] = (spare, 0) if spare > 0 else (0, -spare)
         shared -= borrowed_of[lane]
+    phase = dict(state.phase) if under_way else state.phase
     for other in under_way:
         shared -= min(other.limit, other.shared)
-        for (
-            row
-        ) in other.rows:  # what a lane's own free slots do not cover any more comes from the shared ones
+        for row in other.rows:
+            # It goes on with the turn of ready and arrivals where that call will leave it.
+            phase[row.lane] = phase.get(row.lane, 0) + min(other.limit, row.reserved + row.quota)
+            # What a lane's own free slots do not cover any more comes from the shared ones.
             taken = min(other.limit, row.reserved)
             shared -= max(0, taken - free_of[row.lane])
             free_of[row.lane] = max(0, free_of[row.lane] - taken)
@@ -154,7 +156,7 @@ def plan(
     if not limit:
         return Plan(0, 0, (), slots)
 
-    idle, phase = state.idle, state.phase
+    idle = state.idle
     active_weight = sum([weight for lane, weight in slots.weight.items() if lane not in idle])
     lacking: dict[str, float] = {}
     behind: dict[str, float] = {}
@@ -178,7 +180,7 @@ def plan(
     order.sort()
     quotas = _divide(shared, lacking, slots.weight, behind)
     rows = [
-        PlanRow(lane, free_of[lane], quotas[lane], phase.get(lane, 0))
+        PlanRow(lane, free_of[lane], quotas[lane], phase.get(lane, 0) % PHASES)
         for _, _, lane in order
         if shared or free_of[lane]
     ]

@@ -319,6 +319,17 @@ def test_the_phase_counts_the_claims_of_a_lane_modulo_4() -> None:
         assert rows == {"normal": expected, "priority": 0}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_a_call_beside_another_goes_on_with_its_turn(size: int) -> None:
+    """Else two calls under way would each begin with ready jobs, and arrivals get less than their quarter."""
+    slots = Slots.of({"normal": Lane()}, 64)
+    first = plan(slots, State(phase={"normal": 3}), {}, size)
+
+    (row,) = plan(slots, State(phase={"normal": 3}), {}, 8, under_way=[first]).rows
+
+    assert row.phase == (3 + size) % 4
+
+
 def test_what_is_owed_stays_bounded() -> None:
     lanes = {"short": Lane(0, 1), "long": Lane(0, 1)}
     worker = Worker(lanes, 8, everything(lanes))
