@@ -1,7 +1,7 @@
 """One JSON line for each move of a job that this worker knows of, many lines in one record of `logging`.
 
 Lines are put together from parts that are made once for each task and once for each job: a formatter with a
-record for each line took a third of the throughput. No argument and no result of a job
+record for each line took a third of the throughput (docs/decisions/0024). No argument and no result of a job
 is ever in a line.
 """
 
