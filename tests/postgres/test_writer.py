@@ -11,6 +11,7 @@ import pytest
 
 from streamworker.postgres import offsets
 from streamworker.postgres.batch import Batch
+from streamworker.postgres.migrate import migrate
 from streamworker.postgres.offsets import Offset, Overtaken
 from streamworker.postgres.ready import make_ready
 from streamworker.postgres.writer import Writer, Written
@@ -95,6 +96,24 @@ async def test_a_life_in_one_batch_is_one_row_and_all_its_moves(desk: Desk) -> N
         0,
         3,
     ]
+
+
+async def test_every_statement_works_on_the_oldest_and_the_newest_postgres(empty_database: str) -> None:
+    connection = await asyncpg.connect(empty_database)
+    await migrate(connection)
+    desk, journal = Desk(connection, await offsets.begin(connection, "shop", 0, "marker")), Journal()
+    new, late = journal.enqueued(JOB, p1=ENV), journal.enqueued(job_id(2), p1=ENV)
+
+    await desk.write(new)  # copied
+    await desk.write(journal.entry(claimed(JOB)), journal.entry(claimed(job_id(2))))  # updated
+    await desk.write(late, journal.entry(succeeded(JOB), r1=b'"sent"'))  # filled
+    again = await desk.write(new, journal.entry(claimed(JOB, fence=8)))
+    refused = await desk.write(journal.entry(f"{JOB} queued claimed 1 1 0 99999999999 0 7 0 claimed"))
+
+    assert (again.known, again.differing, refused.refused) == (1, 1, 1)
+    assert (await desk.moves(), (await desk.job())["result_json"]) == (LIFE, '"sent"')
+    assert (await desk.job(job_id(2)))["payload"] == ENV
+    await connection.close()
 
 
 async def test_a_life_in_many_batches_comes_to_the_same(desk: Desk) -> None:
