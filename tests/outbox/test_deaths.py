@@ -84,6 +84,7 @@ async def test_each_committed_request_arrives_once(
                     server.restart()
         await wait_until_async(lambda: told(1), timeout=PATIENCE, what="all arrived")
         for one in running:
+            one.wait_for_log("relaying", timeout=30)
             one.terminate()
             assert one.wait() == 0
 
