@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from streamworker import Client, Request
+from streamworker import App, Client, Request
 from streamworker.core.states import Status
+from streamworker.ops import tune
 from streamworker.store.events import decode
 from streamworker.store.keys import Keys
 from tests.processes import WorkerProcess
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 
 SCALE = int(os.environ.get("GATES_SCALE", "1"))
 PROCESSES = 4
+#: Seconds in which waiters move; more in a short run, beside whatever else the machine does.
+BOUND = 1.0 if SCALE > 1 else 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,41 @@ async def test_a_limit_holds_under_kills_and_is_full_again_after_them(fleet: Fle
     assert most_after == limit, "the places of the dead are free again"
     ended = {note.job_id for note in fleet.notes() if note.what == "end"}
     assert len(ended) == jobs
+
+
+async def test_waiters_move_within_a_second_when_a_limit_is_raised_or_a_pause_lifted(fleet: Fleet) -> None:
+    keys = Keys(fleet.namespace)
+    async with (
+        App("gates", redis_url=fleet.url, namespace=fleet.namespace) as app,
+        Client(fleet.url, app=fleet.namespace) as client,
+        async_client(fleet.url) as redis,
+    ):
+        queue = app.queue()
+        await client.enqueue_many(Request("shared", {"seconds": 2 * BOUND}) for _ in range(8))
+        await wait_until_async(lambda: begun(fleet, 5), timeout=20, what="five run")
+        await tune.set_limit(queue, "concurrency:task:shared", "8", actor="test")
+        await wait_until_async(lambda: begun(fleet, 8), timeout=20, what="the others run")
+
+        await tune.pause(queue, "task:ordered", actor="test")
+        await client.enqueue("ordered", {"thing": 1, "number": 1})
+        gate = "pause:task:ordered"
+        await wait_until_async(lambda: redis.hget(keys.waiting, gate), timeout=20, what="one is parked")
+        await tune.resume(queue, "task:ordered", actor="test", over=0)
+        await wait_until_async(lambda: over(redis, keys), timeout=60, what="all are done")
+        changed = {
+            line.split(" ")[2]: int(fields[b"t"])
+            for _, fields in await redis.xrange(keys.events)
+            for line in fields.get(b"a", b"").decode().splitlines()
+        }
+        times = sorted(await claims(redis, keys))
+
+    raised, lifted = ([at for at in times if at >= changed[verb]] for verb in ("limit", "resume"))
+    assert raised[2] - changed["limit"] <= BOUND * 1000, "by Redis's clock"
+    assert lifted[0] - changed["resume"] <= BOUND * 1000
+
+
+def begun(fleet: Fleet, count: int) -> bool:
+    return sum(note.what == "begin" for note in fleet.notes()) >= count
 
 
 def holder(fleet: Fleet) -> WorkerProcess | None:
