@@ -163,7 +163,10 @@ DEPENDENCIES = Section(
             Step.DEPENDENCY,
             [
                 (
-                    share(grown("cache_requests", "cache", result="hit"), grown("cache_requests", "cache")),
+                    share(
+                        grown("cache_requests", "cache", result="hit"),
+                        grown("cache_requests", "cache", result="hit|miss|waited|corrupt|error"),
+                    ),
                     "{{cache}}",
                 )
             ],
