@@ -9,7 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 
-from streamworker import App, Context, Dependency, Lane, PersistentError, Rate, Retry, Skip, TransientError
+from streamworker import (
+    App,
+    Cache,
+    Context,
+    Dependency,
+    Lane,
+    PersistentError,
+    Rate,
+    Retry,
+    Skip,
+    TransientError,
+)
 from streamworker.worker import watcher
 
 watcher.LOOK_EVERY, watcher.TERM = 0.5, 2.0
@@ -21,7 +32,9 @@ app = App(
         "normal": Lane(reserved=4, weight=4, target="1m"),
         "heavy": Lane(weight=1, target="10m"),
     },
-    dependencies={"carrier": Dependency(concurrency=8)},
+    # The carrier without a breaker, so that it is asked, and errs, all the time.
+    dependencies={"carrier": Dependency(concurrency=8, breaker=None), "bank": Dependency()},
+    cache=Cache(ttl="1m"),
 )
 
 
@@ -44,7 +57,7 @@ async def greet(ctx: Context) -> None:
 @app.task(retry=SOON, uses=["carrier"], key="parcel:{parcel}")
 async def call(ctx: Context, parcel: int) -> None:
     """Ask the carrier; now and then it is too busy to be asked."""
-    if ctx.attempt == 1 and parcel % 20 == 0:
+    if ctx.attempt == 1 and parcel % 40 == 0:
         raise CarrierAway("later")
     async with ctx.dependency("carrier"):
         if os.path.exists(os.environ["OBSERVED_OUTAGE"]):  # noqa: ASYNC240, PTH110 - a test's switch
@@ -52,12 +65,25 @@ async def call(ctx: Context, parcel: int) -> None:
         await asyncio.sleep(0.005)
 
 
-@app.task
+@app.task(uses=["bank"])
 async def charge(ctx: Context, cents: int) -> str | Skip:
     """Fail for good with nothing to charge, and skip what is negative."""
+    async with ctx.dependency("bank"):
+        await asyncio.sleep(0)
     if cents == 0:
         raise BadAmount("nothing to charge")
     return Skip("nothing to do") if cents < 0 else "charged"
+
+
+@app.task
+async def quote(ctx: Context, sku: int) -> int:
+    """Ask the cache."""
+
+    async def load() -> int:
+        return 20 + sku
+
+    price: int = await ctx.cache.get(f"price:{sku}", load)
+    return price
 
 
 @app.task(entity="order:{order}")
