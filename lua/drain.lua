@@ -24,10 +24,15 @@ local MOST_BYTES = 524288                -- of envelopes in one call (R46)
 local STEP_MS = 100                      -- between two calls at most while there is something to do
 local figures                            -- of the bucket; nil while the drain is off
 
+local function is_paused(scope)          -- one that opens again does not count: the bucket is a ramp of its own
+  local pause = open_gates().paused(scope)
+  return pause and pause.state == 'paused' and (pause.till == 0 or pause.till > now)
+end
+
 local function read_figures()            -- `on` or `off` and figures as an operator has set them, else what is declared
   local set, declared = unpack(redis.call('HMGET', POLICIES, 'drain', 'declared:drain'))
   local state, other = match(set or 'on -', '^(%S+) (%S+)')
-  if state == 'on' and not open_gates().paused('lane:backlog') then figures = other ~= '-' and other or declared end
+  if state == 'on' and not is_paused('lane:backlog') then figures = other ~= '-' and other or declared end
 end
 
 local function source_of(lane, high)     -- a lane's backlog and how many more the lane takes; nil if it is empty
@@ -35,7 +40,7 @@ local function source_of(lane, high)     -- a lane's backlog and how many more t
   if redis.call('XLEN', source.stream) == 0 then return nil end
   local found = redis.call('HMGET', STATS, 'queued:' .. lane, 'parked:' .. lane, 'turned:' .. lane)
   source.room = tonumber(high) - (found[1] or 0) - (found[2] or 0) - (found[3] or 0)
-  if gates.paused('lane:' .. lane) then source.room = 0 end
+  if is_paused('lane:' .. lane) then source.room = 0 end
   return source
 end
 

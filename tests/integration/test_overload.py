@@ -65,6 +65,10 @@ async def ended(jobs: Iterable[Any], *, within: float = 10.0) -> list[Any]:
     return list(await asyncio.gather(*(job.result(within) for job in jobs)))
 
 
+def seconds_since_first(found: list[Transition]) -> list[float]:
+    return [(move.at_ms - found[0].at_ms) / 1000 for move in found]
+
+
 def told(jobs: Iterable[Any]) -> Counter[str]:
     return Counter(str(job.disposition) for job in jobs)
 
@@ -84,8 +88,11 @@ async def test_the_backlog_is_drained_in_order_at_its_rate_and_nothing_is_lost(a
 
     drained = await moves(app, "drained")
     assert [move.job_id for move in drained] == [job.id for job in jobs]
-    took = (drained[-1].at_ms - drained[0].at_ms) / 1000
-    assert took == pytest.approx((DRAIN - BURST) / RATE, rel=0.05)
+    late = [at - (n - BURST) / RATE for n, at in enumerate(seconds_since_first(drained), 1)]
+    assert min(late) > -0.01, "never faster than its rate after the burst"
+    # One tick that is late is made up for by the next: a rate that is too low is never made up for.
+    quarter = DRAIN // 4
+    assert min(late[-quarter:]) - min(late[quarter : 2 * quarter]) < 0.05 * (DRAIN / 2 / RATE)
     assert [move.job_id for move in await moves(app, "claimed")] == [job.id for job in jobs]
 
 
