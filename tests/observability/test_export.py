@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 
-from tests.observability.files import DASHBOARDS, REPOSITORY, RULES, RUNBOOK, alerts
+from tests.observability.files import DASHBOARDS, REPOSITORY, RULES, RUNBOOK, alerts, dashboard
 from tests.observability.promtool import needs_promtool, promtool
 
 
@@ -32,6 +33,24 @@ def test_it_writes_what_is_committed(tmp_path: Path) -> None:
         place = path.relative_to(tmp_path / "new" / "folder")
         source = RUNBOOK if path.name == RUNBOOK.name else REPOSITORY / place
         assert path.read_text() == source.read_text()
+
+
+def test_it_prints_what_the_page_says(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "dashboards-and-alerts.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition("$ streamworker dashboards export monitoring\n")
+    shown = rest.partition("```")[0]
+
+    done = export(tmp_path / "monitoring")
+
+    assert done.stdout.replace(f"{tmp_path}/", "") == shown
+
+
+def test_the_page_lists_the_alerts_and_dashboards() -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "dashboards-and-alerts.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^\| `(Streamworker\w+)` \|", page, re.MULTILINE)) == alerts().keys()
+    titles = {dashboard(path)["title"].removeprefix("streamworker: ") for path in DASHBOARDS}
+    assert {f"*{title}*" for title in titles} <= set(re.findall(r"^\| (\*[^*]+\*) \|", page, re.MULTILINE))
 
 
 @needs_promtool
