@@ -45,14 +45,18 @@ local function open_turnstile()
       -- What has waited elsewhere goes behind as well, unless a gate has let it in, or it only has to be buried.
       local passes = (rec.hg or '') ~= '' or rec.unpark or (rec.bu or '') ~= ''
       if passes then turn.stand, turn.changed = turn.stand + 1, true
-      elseif not admit(turn, turn_most) then rec.kind = 't' end
+      elseif not admit(turn, turn_most) then
+        turn.late = turn.late or {}
+        turn.late[#turn.late + 1] = { rec = rec, kind = rec.kind }
+        rec.kind = 't'
+      end
     end
   end
 
   local function move_in(turn)             -- as many as may stand, the first first
-    local from = '-'
-    while turn.stand < turn_most and turn.wait > 0 do
-      local count = math.min(turn_most - turn.stand, turn.wait)
+    local from, late = '-', turn.late or {}              -- who came behind in this call is in no stream yet
+    while turn.stand < turn_most and turn.wait > #late do
+      local count = math.min(turn_most - turn.stand, turn.wait - #late)
       local found = redis.call('XRANGE', turn.key, from, '+', 'COUNT', count)
       for _, one in ipairs(found) do
         local rec = load(one[2][2])
@@ -66,7 +70,12 @@ local function open_turnstile()
         end
         from = '(' .. one[1]
       end
-      if #found < count then turn.wait = 0 end
+      if #found < count then turn.wait = #late end
+    end
+    for i = 1, #late do
+      if turn.stand >= turn_most then break end
+      late[i].rec.kind = late[i].kind
+      turn.stand, turn.wait = turn.stand + 1, turn.wait - 1
     end
   end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lua import test_admission, test_coalesce, test_drain
+from tests.lua import test_admission, test_coalesce, test_drain, test_turnstile
 from tests.lua.mutating import Mutation, of
 
 DRAIN = "drain.lua"
@@ -40,6 +40,9 @@ MUTATIONS = [
              test_drain.test_an_entry_that_its_record_does_not_honour_moves_nothing),
     Mutation(DRAIN, "    gates.take_token(bucket, word)\n", "", test_drain.test_each_job_takes_a_token),
     Mutation(DRAIN, "  put(rec, 'bl', '')\n", "", test_drain.test_what_was_drained_does_not_go_back),
+    Mutation("fragments/turnstile.lua", "if #found < count then turn.wait = #late end",
+             "if #found < count then turn.wait = 0 end",
+             test_turnstile.test_a_retry_that_goes_behind_while_others_move_in_is_not_forgotten),
     # --- admission
     Mutation(DOOR, "    if row.due then return nil end\n", "",
              test_admission.test_delays_and_other_lanes_do_not),

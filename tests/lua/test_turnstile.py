@@ -6,6 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.store import scripts
 from tests.lua.driver import Shard, job, plan_of
 from tests.lua.gating import ids
 
@@ -43,6 +44,17 @@ def test_jobs_without_a_tenant_have_no_turnstile(shard: Shard) -> None:
 
     assert shard.stats()["queued:normal"] == 40
     assert "turnstile" not in shard.look().hashes
+
+
+def test_a_retry_that_goes_behind_while_others_move_in_is_not_forgotten(shard: Shard) -> None:
+    flood(shard, STAND + 2)
+    held = shard.claim_one()  # so one moves in, and one is left behind
+
+    retry = scripts.outcome_row(held, Retry(0, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1"), 5)
+    _, claims, _ = shard.exchange(retry, limit=2)
+
+    assert len(claims) == 2
+    assert counts(shard) == (STAND, 0)
 
 
 def test_the_quiet_stand_right_behind_the_few(shard: Shard) -> None:
