@@ -3,7 +3,8 @@
     python -m benchmarks.gates [--jobs 6400] [--batch 128] [--instructions]
 
 Drives the scripts as one worker does, enqueue included, and counts what the server spends on a job: time by
-the kernel's account, or with `--instructions` the instructions under valgrind, which no noise disturbs.
+the kernel's account, or with `--instructions` the instructions under valgrind, which no noise disturbs. Jobs
+without gates are run once more by scripts from which the code of gates and turnstiles is taken out.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from benchmarks.inside import cpu
 from benchmarks.server import Kind, default_kind, find
 from streamworker.core.errors import ConnectionLost
 from streamworker.core.ids import new_job_id
-from streamworker.store import scripts
+from streamworker.store import lua, scripts
 from streamworker.store.connection import Argument, SyncLink
 from streamworker.store.keys import Keys
 
+SCRIPTS = Path(__file__).parents[1] / "lua"
 KEYS = Keys("bench")
 ENVELOPE = b'{"t":"job","a":{"n":12345,"pad":"' + b"x" * 100 + b'"}}'
 LEASE = 30_000
@@ -63,6 +65,21 @@ CASES = (
 )
 
 
+#: How much dearer jobs without gates may be than with scripts that know of none.
+MOST_WITHOUT = 1.03
+#: What stands for the code of gates and turnstiles in those scripts; jobs without gates never call it.
+STUBS = {"gates": "local function open_gates() end\n", "turnstile": "local function open_turnstile() end\n"}
+
+
+def without_gates(folder: Path) -> Path:
+    """The scripts, copied here, without the code of gates."""
+    copy = folder / "lua"
+    shutil.copytree(SCRIPTS, copy)
+    for name, stub in STUBS.items():
+        (copy / "fragments" / f"{name}.lua").write_text(stub)
+    return copy
+
+
 class Meter:
     """A server of our own, and what it spends."""
 
@@ -81,6 +98,7 @@ class Meter:
                 *command,
             ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.bare = without_gates(folder)
         self.link = SyncLink(f"redis://127.0.0.1:{port}", timeout=60)
         for _ in range(400):
             try:
@@ -129,10 +147,12 @@ def meter(*, instructions: bool) -> Iterator[Meter]:
 
 
 class Worker:
-    """Enqueues jobs and runs them through exchanges, a batch at a time."""
+    """Enqueues jobs and runs them through exchanges, a batch at a time. `folder` has other scripts."""
 
-    def __init__(self, link: SyncLink, batch: int) -> None:
+    def __init__(self, link: SyncLink, batch: int, *, folder: Path | None = None) -> None:
         self._link = link
+        self._folder = folder
+        self._composed: dict[str, lua.Script] = {}
         self._batch = batch
         self._made = 0
         self._session = int(
@@ -140,7 +160,12 @@ class Worker:
         )
 
     def _send(self, call: scripts.Call) -> Any:
-        return self._link.script(call.script, KEYS.tag, *call.argv)
+        script = call.script
+        if self._folder is not None:
+            if script.name not in self._composed:
+                self._composed[script.name] = lua.compose(self._folder, script.name)
+            script = self._composed[script.name]
+        return self._link.script(script, KEYS.tag, *call.argv)
 
     def run(self, jobs: int, case: Case) -> None:
         """Enqueue, claim and settle so many jobs."""
@@ -195,6 +220,18 @@ def measure(jobs: int, batch: int, *, instructions: bool) -> dict[str, float]:
     return found
 
 
+def measure_without(jobs: int, batch: int, *, instructions: bool) -> tuple[float, float]:
+    """What a job without gates costs the server: by scripts that know of none, and by these."""
+    found = []
+    with meter(instructions=instructions) as one:
+        for folder in (one.bare, None):
+            worker = Worker(one.link, batch, folder=folder)  # with a session of its own
+            worker.run(2 * batch, CASES[0])
+            found.append(one.spent(partial(worker.run, jobs, CASES[0])) / jobs)
+    bare, full = found
+    return bare, full
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gates", description=__doc__)
     parser.add_argument("--jobs", type=int, default=6400)
@@ -209,7 +246,16 @@ def main() -> int:
     for case in CASES:
         ratio = found[case.name] / plain
         print(f"| {case.name} | {found[case.name] / 1000:.1f} | {ratio:.2f} | {case.most:.1f} |")
-    return int(any(found[case.name] > case.most * plain for case in CASES[1:]))
+    too_dear = any(found[case.name] > case.most * plain for case in CASES[1:])
+    print(f"\n| jobs without gates | {unit} a job without the code of gates | with it | ratio | at most |")
+    print("| --- | --- | --- | --- | --- |")
+    for size in (options.batch, 1):
+        jobs = options.jobs if size > 1 else max(1, options.jobs // 8)  # alone they cost the more
+        bare, full = measure_without(jobs, size, instructions=options.instructions)
+        ratio = full / bare
+        print(f"| {size} a call | {bare / 1000:.1f} | {full / 1000:.1f} | {ratio:.3f} | {MOST_WITHOUT:.2f} |")
+        too_dear = too_dear or ratio > MOST_WITHOUT
+    return int(too_dear)
 
 
 if __name__ == "__main__":

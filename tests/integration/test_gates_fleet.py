@@ -179,7 +179,7 @@ async def test_waiters_move_within_a_second_when_a_limit_is_raised_or_a_pause_li
         changed = {
             line.split(" ")[2]: int(fields[b"t"])
             for _, fields in await redis.xrange(keys.events)
-            for line in fields.get(b"a", b"").decode().splitlines()
+            for line in bytes(fields.get(b"a", b"")).decode().splitlines()
         }
         times = sorted(await claims(redis, keys))
 
