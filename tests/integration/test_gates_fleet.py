@@ -176,16 +176,21 @@ async def test_waiters_move_within_a_second_when_a_limit_is_raised_or_a_pause_li
         await wait_until_async(lambda: redis.hget(keys.waiting, gate), timeout=20, what="one is parked")
         await tune.resume(queue, "task:ordered", actor="test", over=0)
         await wait_until_async(lambda: over(redis, keys), timeout=60, what="all are done")
-        changed = {
-            line.split(" ")[2]: int(fields[b"t"])
-            for _, fields in await redis.xrange(keys.events)
-            for line in bytes(fields.get(b"a", b"")).decode().splitlines()
-        }
+        changed = await changes(redis, keys)
         times = sorted(await claims(redis, keys))
 
     raised, lifted = ([at for at in times if at >= changed[verb]] for verb in ("limit", "resume"))
     assert raised[2] - changed["limit"] <= BOUND * 1000, "by Redis's clock"
     assert lifted[0] - changed["resume"] <= BOUND * 1000
+
+
+async def changes(redis: Any, keys: Keys) -> dict[str, int]:
+    """When operators changed something, by what they did, in ms by Redis's clock."""
+    return {
+        line.split(" ")[2]: int(fields[b"t"])
+        for _, fields in await redis.xrange(keys.events)
+        for line in fields.get(b"a", b"").decode().splitlines()
+    }
 
 
 def begun(fleet: Fleet, count: int) -> bool:
