@@ -139,7 +139,7 @@ def plan(
         spare = reserved - in_flight.get(lane, 0)
         free_of[lane], borrowed_of[lane] = (spare, 0) if spare > 0 else (0, -spare)
         shared -= borrowed_of[lane]
-    phase = dict(state.phase) if under_way else state.phase
+    phase = dict(state.phase)
     for other in under_way:
         shared -= min(other.limit, other.shared)
         for row in other.rows:
