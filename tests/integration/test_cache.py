@@ -272,6 +272,7 @@ async def test_jobs_end_the_same_while_the_cache_is_flushed_and_poisoned(
             harm = asyncio.create_task(_harm(redis, Keys(namespace)))
             ends = await asyncio.gather(*(job.result(60) for job in made))
             harm.cancel()
+            await asyncio.wait([harm])
         assert ends == [number % 20 * 10 for number in range(JOBS)]
 
 
