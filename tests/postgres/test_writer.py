@@ -392,10 +392,11 @@ async def test_a_refused_row_that_is_read_again_proves_no_loss(desk: Desk) -> No
     assert desk.offset.loss is None
 
 
-async def test_an_impossible_job_id_is_kept_aside_too(desk: Desk) -> None:
+@pytest.mark.parametrize("name", ["no-id", "NULL", f"{JOB},{job_id(2)}", '{"', "\\", JOB.upper()])
+async def test_an_impossible_job_id_is_kept_aside_too(desk: Desk, name: str) -> None:
     journal = Journal()
 
-    written = await desk.write(journal.enqueued("no-id"), journal.enqueued(JOB))
+    written = await desk.write(journal.enqueued(name), journal.enqueued(JOB))
 
     assert (written.moves, written.refused) == (1, 1)
 
