@@ -281,7 +281,8 @@ def test_workers_are_added_for_ready_jobs_only_and_up_to_a_maximum() -> None:
     query = trigger["metadata"]["query"]
 
     assert spec["minReplicaCount"] <= spec["fallback"]["replicas"] <= spec["maxReplicaCount"] <= 20
-    assert metrics_in(query) == {"streamworker_queue_jobs"} <= {each.sample for each in CATALOGUE}
+    asked = {"streamworker_queue_jobs", "streamworker_queue_paused"}
+    assert metrics_in(query) == asked <= {each.sample for each in CATALOGUE}
     assert re.findall(r'state=~?"([^"]*)"', query) == ["ready"]
     expected = {
         each["name"]: each["value"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+import yaml
 
 from streamworker import SyncClient
 from streamworker.ops import tune
@@ -25,7 +26,7 @@ from streamworker.settings import read
 from streamworker.store.queue import Queue
 from streamworker.telemetry.catalogue import CATALOGUE, Kind, Spec
 from tests.chaos.bench import Bench
-from tests.observability.files import DASHBOARDS, alerts, dashboard, metrics_in, queries
+from tests.observability.files import DASHBOARDS, REPOSITORY, alerts, dashboard, metrics_in, queries
 from tests.observability.monitor import Monitor, scaled
 from tests.observability.promtool import needs_prometheus
 from tests.processes import WorkerProcess
@@ -117,7 +118,7 @@ class Stage:
                     env={"STREAMWORKER_POSTGRES_DSN": postgres.dsn},
                 )
             )
-            self._mirror.wait_for_log("mirroring")
+            self._mirror.wait_for_log("mirroring", timeout=PATIENCE)
             workers = [worker.process for worker in self.bench.fleet.up]
             ports = [port_of(process) for process in (*workers, self._mirror)]
             self.monitor = stack.enter_context(Monitor(self._folder, ports))
@@ -195,7 +196,7 @@ async def _migrate(dsn: str) -> None:
 
 def port_of(process: WorkerProcess) -> int:
     """Where its endpoint is."""
-    process.wait_for_log("/metrics on")
+    process.wait_for_log("/metrics on", timeout=PATIENCE)
     found = re.search(r"/metrics on \S+?:(\d+)", process.log())
     assert found is not None, process.log()
     return int(found[1])
@@ -274,6 +275,15 @@ def test_each_variable_has_values(stage: Stage) -> None:
             assert found is not None
             values = stage.monitor.get(f"label/{found[2]}/values", **{"match[]": chosen(found[1])})
             assert values, f"{path.stem}: {variable['name']}"
+
+
+def test_what_workers_are_added_for_is_known(stage: Stage) -> None:
+    manifest = yaml.safe_load((REPOSITORY / "deploy" / "kubernetes" / "scaledobject.yaml").read_text())
+    (trigger,) = manifest["spec"]["triggers"]
+
+    (found,) = stage.monitor.ask(trigger["metadata"]["query"])
+
+    assert float(found["value"][1]) < float(trigger["metadata"]["threshold"])
 
 
 def test_redis_refuses_nothing_on_a_calm_day(stage: Stage) -> None:
