@@ -43,7 +43,7 @@ async def test_payments_survive_the_deaths_of_their_workers(shop_on: Shop) -> No
     why = await shop_on.reasons()
     assert shop_on.deaths > 0, "some died in their worker, others in the child that has those with strikes"
     assert why["recovered"] + why["died"] >= JOBS // 8
-    assert why["effect_committed"] >= JOBS // 8, "those that had died after the commit, and those that failed"
+    assert why["effect_committed"] > 0, "of those that died after the commit, and those that failed after it"
 
 
 async def test_a_last_attempt_that_dies_after_its_commit_has_succeeded(shop_on: Shop) -> None:
