@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -76,24 +77,35 @@ def told(jobs: Iterable[Any]) -> Counter[str]:
 # --- backlog and drain
 
 
-async def test_the_backlog_is_drained_in_order_at_its_rate_and_nothing_is_lost(app: App) -> None:
+async def test_the_backlog_is_drained_in_order_at_its_rate_and_nothing_is_lost(
+    valkey: BenchServer, namespace: str
+) -> None:
+    """Into a lane that has room for all, so that nothing but the bucket decides."""
+    lanes = {"normal": Lane(high_water=DRAIN), "backlog": Lane(drain=f"{RATE}/s", burst=BURST)}
+    app = App(namespace, redis_url=valkey.url, lanes=lanes, lease="2s")
+
     @app.task
     async def work(ctx: Context, n: int) -> int:
         return n
 
-    jobs = await app.enqueue_many(work.options(lane="backlog").call(n) for n in range(DRAIN))
-    assert told(jobs) == {"DEFERRED": DRAIN}
-    async with serving(app, concurrency=16):
-        assert await ended(jobs, within=30 + DRAIN / RATE) == list(range(DRAIN))
+    async with app:
+        jobs = await app.enqueue_many(work.options(lane="backlog").call(n) for n in range(DRAIN))
+        assert told(jobs) == {"DEFERRED": DRAIN}
+        async with serving(app, concurrency=16):
+            assert await ended(jobs, within=30 + DRAIN / RATE) == list(range(DRAIN))
 
-    drained = await moves(app, "drained")
-    assert [move.job_id for move in drained] == [job.id for job in jobs]
-    late = [at - (n - BURST) / RATE for n, at in enumerate(seconds_since_first(drained), 1)]
-    assert min(late) > -0.01, "never faster than its rate after the burst"
-    # One tick that is late is made up for by the next: a rate that is too low is never made up for.
-    quarter = DRAIN // 4
-    assert min(late[-quarter:]) - min(late[quarter : 2 * quarter]) < 0.05 * (DRAIN / 2 / RATE)
-    assert [move.job_id for move in await moves(app, "claimed")] == [job.id for job in jobs]
+        drained = await moves(app, "drained")
+        assert [move.job_id for move in drained] == [job.id for job in jobs]
+        at = seconds_since_first(drained)
+        late = [when - (n - BURST) / RATE for n, when in enumerate(at, 1)]
+        assert min(late) > -0.01, "never faster than its rate after the burst"
+        # A tick that is late is made up for by the next, as far as the burst goes; if a machine starves the
+        # keeper for longer, the rest of that time is lost. A rate that is too low is never made up for.
+        starved = sum(max(0.0, after - before - BURST / RATE) for before, after in pairwise(at))
+        quarter = DRAIN // 4
+        drift = min(late[-quarter:]) - min(late[quarter : 2 * quarter])
+        assert drift < 0.05 * (DRAIN / 2 / RATE) + starved
+        assert [move.job_id for move in await moves(app, "claimed")] == [job.id for job in jobs]
 
 
 async def test_no_worker_takes_from_the_backlog_while_the_drain_is_off(app: App) -> None:
