@@ -1,8 +1,14 @@
-"""An app whose handler raises whatever code it is told to, for tests of how many series there may be."""
+"""An app whose handler raises whatever code it is told to, for tests of how many series there may be.
+
+Redis is looked at for metrics more often than elsewhere, so that the tests are short.
+"""
 
 from __future__ import annotations
 
 from streamworker import App, Context, PersistentError, Retry, TransientError
+from streamworker.worker import watcher
+
+watcher.LOOK_EVERY, watcher.TERM = 0.5, 2.0
 
 app = App("hostile")
 
