@@ -61,6 +61,8 @@ from tests.waiting import wait_until
 
 #: Seconds that a server may take to come up: it reads its data first.
 _START_SECONDS = 90.0
+#: How many times longer it may take to be idle as long as something moves.
+_PATIENCE = 5
 #: Seconds between two looks for the end.
 _LOOK = 0.02
 
@@ -268,10 +270,17 @@ class Bench(Faults):
         return over and not self._final.counters() and not any(n for _, n in self._final.at_gates())
 
     def wait_idle(self, timeout: float = 60.0) -> bool:
-        """Wait until all is over and stays so for half a lease; False: in vain."""
+        """Wait until all is over and stays so for half a lease; False: in vain.
+
+        `timeout`: seconds in which nothing moves. A busy machine takes its time, but not for ever.
+        """
+        moved = self.reader.moved
         until = time.monotonic() + timeout
+        last = until + _PATIENCE * timeout
         quiet_since: float | None = None
-        while time.monotonic() < until:
+        while time.monotonic() < min(until, last):
+            if self.reader.moved != moved:
+                moved, until = self.reader.moved, time.monotonic() + timeout
             if not self.idle():
                 quiet_since = None
             elif quiet_since is None:

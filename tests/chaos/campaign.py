@@ -22,8 +22,8 @@ from tests.chaos.traffic import Traffic
 TELL_EVERY = 10.0
 #: Seconds between two looks while nothing is due.
 LOOK = 0.02
-#: Seconds that a round may take to be over once its last job is enqueued.
-OVER_SECONDS = 120.0
+#: Seconds in which nothing moves, once the last job of a round is enqueued, after which it counts as stuck.
+OVER_SECONDS = 60.0
 
 Tell = Callable[[str], None]
 

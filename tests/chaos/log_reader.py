@@ -38,6 +38,8 @@ class LogReader:
         self.open: set[str] = set()
         #: Jobs that are over, of those not taken yet.
         self.over: set[str] = set()
+        #: How many transitions there were.
+        self.moved = 0
         #: Entries that were trimmed before they were read.
         self.unread = 0
 
@@ -87,6 +89,7 @@ class LogReader:
 
     def _note(self, edge: Transition) -> None:
         self._transitions.append(edge)
+        self.moved += 1
         if edge.to_status in TERMINAL:
             self.open.discard(edge.job_id)
             self.over.add(edge.job_id)
