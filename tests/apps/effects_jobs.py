@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,31 +124,38 @@ async def pay_simply(ctx: Context, number: int) -> Any:
 
 @app.task(retry=SOON, timeout="60s")
 async def hold(ctx: Context, folder: str, how: str) -> Any:
-    """The first attempt stands still until it is told to go on; the others do not."""
-    first = ctx.attempt == 1
-    if how == "transaction":
-        async with ctx.transaction() as tx:
-            await tx.execute("INSERT INTO invoices (payment_id) VALUES ('held')")
-            await _until(folder, first)
-            tx.result = ctx.attempt
-        return
-    assert app.settings.postgres_dsn is not None
-    import asyncpg
-
-    sql = await asyncpg.connect(app.settings.postgres_dsn)
-    await touch(sql, "orders", {"id": 7}, ctx)
-    await _until(folder, first)
+    """The first attempt stands still, loop and all, until it is told to go on; the others do not."""
     try:
-        await fenced_update(sql, "orders", {"id": 7}, {"status": f"by {ctx.attempt}"}, ctx)
-    except Exception as error:
-        note(folder, "refused", f"{ctx.attempt} {type(error).__name__}")
-        raise
+        if how == "transaction":
+            async with ctx.transaction() as tx:
+                await tx.execute("INSERT INTO invoices (payment_id) VALUES ('held')")
+                _stand_still(folder, ctx.attempt)
+                tx.result = ctx.attempt
+        else:
+            _write_with_a_fence(ctx, folder)
+    finally:
+        note(folder, f"over-{ctx.attempt}")
 
 
-async def _until(folder: str, first: bool) -> None:
+def _write_with_a_fence(ctx: Context, folder: str) -> None:
+    """In one go: nobody can tell the handler in between that its claim is lost."""
+    import psycopg
+
+    assert app.settings.postgres_dsn is not None
+    with psycopg.connect(app.settings.postgres_dsn, autocommit=True) as sql:
+        touch(sql, "orders", {"id": 7}, ctx)
+        _stand_still(folder, ctx.attempt)
+        try:
+            fenced_update(sql, "orders", {"id": 7}, {"status": f"by {ctx.attempt}"}, ctx)
+        except Exception as error:
+            note(folder, "refused", f"{ctx.attempt} {type(error).__name__}")
+            raise
+
+
+def _stand_still(folder: str, attempt: int) -> None:
     note(folder, "holds")
-    while first and not told(folder, "go"):  # noqa: ASYNC110 - no other process can set an event
-        await asyncio.sleep(0.02)
+    while attempt == 1 and not told(folder, "go"):
+        time.sleep(0.02)
 
 
 @app.task(key="order:{order}:place", retry=SOON)
