@@ -1,7 +1,7 @@
 """A producer that never ends: some jobs a second, bursts, and carriers that do not answer.
 
 streamworker run shop:app     # in another terminal, in this folder
-python traffic.py             # or: python traffic.py --seconds 10
+python traffic.py             # or: python traffic.py --orders 100
 """
 
 from __future__ import annotations
@@ -31,19 +31,17 @@ def order(number: int) -> list[Request]:
     ]
 
 
-async def main(seconds: float) -> None:
-    """Enqueue until it is stopped, or for so many seconds."""
-    until = time.monotonic() + seconds
+async def main(orders: int | None) -> None:
+    """Enqueue so many orders, or until it is stopped."""
     first = time.time_ns() // 1_000_000  # another run has other shipments
     async with Client(app="shop") as client:
-        for number in itertools.count(first):
-            if time.monotonic() > until:
-                break
+        for number in itertools.count(first) if orders is None else range(first, first + orders):
             await client.enqueue_many(order(number))
             await asyncio.sleep(1 / ORDERS)
+    print(f"{orders} orders")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    asyncio.run(main(parser.parse_args().seconds))
+    parser.add_argument("--orders", type=int, help="how many; without it, no end")
+    asyncio.run(main(parser.parse_args().orders))

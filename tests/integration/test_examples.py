@@ -247,6 +247,7 @@ DUPLICATE
 conflict with the first job: True
 ['CONFLICT', 'ACCEPTED']
 """,
+    ("shop:app", "traffic.py --orders 3"): "3 orders\n",
 }
 
 
@@ -257,7 +258,7 @@ def test_a_program_of_the_examples_runs(
     with WorkerProcess(app, redis_url=valkey.url, namespace=namespace, cwd=EXAMPLES) as worker:
         worker.wait_for_log("slots, lanes")
         done = subprocess.run(
-            [sys.executable, program],
+            [sys.executable, *program.split()],
             cwd=EXAMPLES,
             env=environment(valkey) | {"STREAMWORKER_NAMESPACE": namespace},
             capture_output=True,
@@ -271,7 +272,9 @@ def test_a_program_of_the_examples_runs(
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    run = {program for _, program in PROGRAMS} | {f"{app.partition(':')[0]}.py" for app, _ in PROGRAMS}
+    run = {program.split()[0] for _, program in PROGRAMS} | {
+        f"{app.partition(':')[0]}.py" for app, _ in PROGRAMS
+    }
 
     assert {path.name for path in EXAMPLES.glob("*.py")} == run
 
