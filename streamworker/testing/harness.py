@@ -14,6 +14,7 @@ from typing import Any
 from streamworker.app import App
 from streamworker.client import Job
 from streamworker.core import codec
+from streamworker.core.admission import high_water
 from streamworker.core.durations import Duration, parse
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.job import Claim
@@ -118,6 +119,14 @@ class Harness:
         self._attempts = 0
         self._draining = False
         self._changed = asyncio.Event()
+        self._high_waters = [word for name, lane in app.lanes.items() for word in (name, high_water(lane))]
+        self._declare_bounds()
+
+    def _declare_bounds(self) -> None:
+        """What the lanes take, as a worker says it; the backlog is drained as fast as there is room."""
+        bounds = {**self.app.bounds(), "drain": "1000000,1000,1000000"}
+        rows = [word for bound in bounds.items() for word in bound]
+        self._shard.run(scripts.declare(clock="", lanes=" ".join(self.app.lanes), rows=rows))
 
     # --- running jobs
 
@@ -155,6 +164,11 @@ class Harness:
         while more:
             call = scripts.promote(clock="", worker=WORKER, retention_ms=RETENTION_MS, limit=BATCH)
             _, _, _, more = self._shard.run(call)
+        call = scripts.drain(
+            clock="", worker=WORKER, retention_ms=RETENTION_MS, limit=BATCH, rows=self._high_waters
+        )
+        while self._shard.run(call)[0] == BATCH:
+            pass
 
     def _move_to_next(self) -> bool:
         """Move the clock to the next time at which a job is due or expires; False when there is none."""

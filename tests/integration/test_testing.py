@@ -18,9 +18,11 @@ from streamworker import (
     App,
     BadArguments,
     Cancel,
+    Coalesce,
     Context,
     IdempotencyConflict,
     JobFailed,
+    Lane,
     PersistentError,
     Retry,
     RetryAfter,
@@ -433,3 +435,27 @@ def test_the_app_alone_loads_nothing_for_tests() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+async def test_deferred_jobs_run_and_merged_ones_are_one(url: str | None) -> None:
+    shop = App("shop", lanes={"normal": Lane(limit=3), "priority": Lane()})
+    seen: list[list[int]] = []
+
+    @shop.task(coalesce=Coalesce("collect", window="2s"))
+    async def digest(ctx: Context, items: list[int]) -> None:
+        seen.append(items)
+
+    @shop.task
+    async def work(ctx: Context, n: int) -> int:
+        return n
+
+    async with harness(shop, redis_url=url) as t:
+        jobs = await shop.enqueue_many(work.call(n) for n in range(8))
+        assert [str(job.disposition) for job in jobs] == ["ACCEPTED"] * 3 + ["DEFERRED"] * 5
+        for n in range(3):
+            await digest.enqueue(items=[n])
+
+        await t.drain(until_idle=True)
+
+        t.succeeded(work, times=8)
+        assert seen == [[0, 1, 2]]
