@@ -100,8 +100,8 @@ class Story:
         name = self.name()
         delay = WINDOW if action == "delay" else 0
         expected = self.door(name, tenant, asks=action == "ask", delay=delay)
-        more = {"backlog": "asked"} if action == "ask" else {}
-        (reply,) = self.shard.enqueue(job(name, tenant=tenant, delay_ms=delay, **more))
+        backlog = "asked" if action == "ask" else ""
+        (reply,) = self.shard.enqueue(job(name, tenant=tenant, delay_ms=delay, backlog=backlog))
         assert reply.split(" ")[0] == expected, (reply, expected, self)
 
     def door(self, name: str, tenant: str, *, asks: bool, delay: int) -> str:

@@ -14,7 +14,7 @@ from tests.model.seen import Seen
 from tests.model.shard import Shard
 
 #: Counters of `stats` that must equal a recount of the records.
-DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned")
+DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned", "backlog")
 
 
 def adopt(shard: Shard, seen: Seen) -> Iterator[str]:
@@ -224,5 +224,5 @@ def _depth(job: Job) -> str | None:
             return f"parked:{job.lane}"
         if job.entry is None:
             return f"scheduled:{job.lane}"
-        return f"{'turned' if job.entry[0] == 't' else 'queued'}:{job.lane}"
+        return f"{ {'t': 'turned', 'b': 'backlog'}.get(job.entry[0], 'queued') }:{job.lane}"
     return None

@@ -21,6 +21,7 @@ class Request:
     max_starts: int = 20
     tenant: str = ""
     gates: str = ""  # as they travel: a number and a word for each
+    backlog: str = ""  # why it asks to wait there
 
     @property
     def envelope(self) -> bytes:
@@ -60,6 +61,7 @@ class Job:
     grants: tuple[str, ...] = ()  # gates that it holds while it waits
     place: int | None = None  # in the queues of all its gates, given once in an epoch (D12)
     parked: bool = False  # the envelope is in the body (D8)
+    deferred: bool = False  # it is to wait in the backlog, until it is drained
     due: int = 0  # when it was to be ready, if it was ever parked
     deadline: int | None = None
     cancel: str = ""  # flag of a held job: cancelled or expired (D9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from streamworker.core.job import Candidate
-from tests.model.job import Job
+from tests.model.job import Job, Move
 from tests.model.shard import KINDS, Shard
 
 
@@ -82,6 +82,35 @@ def repair(shard: Shard, job_ids: Sequence[str]) -> tuple[int, list[Candidate]]:
             else:
                 shard.fail(job, "entry_deleted", "unknown entry_deleted")
     return mended, dead
+
+
+def drain(shard: Shard, marks: Sequence[tuple[str, int]], limit: int) -> int:
+    """How many jobs of the backlog went into their lanes: the earliest first, as far as there is room.
+
+    The bucket has enough for all; what a lane that is paused, or over its mark, holds up is its own.
+    """
+    room = {lane: high - shard.depth(lane) for lane, high in marks if not shard.gates.paused(f"lane:{lane}")}
+    waiting = [(_place_of(entry), lane, entry) for lane in room for entry in shard.streams[lane, "b"].entries]
+    drained = 0
+    for _, lane, entry in sorted(waiting):
+        job = shard.jobs.get(shard.streams[lane, "b"].entries[entry][0])
+        if drained == limit or room[lane] <= 0:
+            continue
+        shard.streams[lane, "b"].remove(entry)
+        if job is None or not job.waiting or job.entry != ("b", entry):
+            continue  # no open record honours it
+        drained, room[lane] = drained + 1, room[lane] - 1
+        job.version += 1
+        shard.moves.append(
+            Move(job.id, job.epoch, job.version, job.status, job.status, job.attempt, 0, "drained")
+        )
+        job.deferred, job.entry = False, ("a", "")
+    return drained
+
+
+def _place_of(entry: str) -> tuple[int, int]:
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number)
 
 
 def promote(shard: Shard, limit: int) -> tuple[int, int, int | None]:

@@ -26,7 +26,13 @@ def _enqueue(shard: Shard, request: Request) -> str:
         if status:
             verdict = "DUPLICATE" if key.fingerprint == request.fingerprint else "CONFLICT"
             return f"{verdict} {key.job_id} {status}"
-    job = Job(request)
+    job = Job(request, deferred=bool(request.backlog))
+    if not (request.delay_ms or job.deferred) and request.lane in shard.limits:
+        most, overflow = shard.limits[request.lane]
+        if shard.depth(request.lane) >= most:
+            if overflow == "reject":
+                return "REJECTED 1000 lane_full"  # and nothing of it stays
+            job.deferred = True
     if request.key:
         shard.keys[request.key] = Key(job.id, request.fingerprint, "open")
     if request.deadline_ms:
@@ -34,10 +40,13 @@ def _enqueue(shard: Shard, request: Request) -> str:
     if request.delay_ms:
         shard.park(job, shard.now + request.delay_ms)
         job.disposition = f"SCHEDULED {shard.now + request.delay_ms}"
+    elif job.deferred:
+        job.entry = ("b", "")
+        job.disposition = "DEFERRED"
     else:
         job.entry = ("a", "")
     shard.jobs[job.id] = shard.accepted[job.id] = job
-    reason = "delayed" if request.delay_ms else "enqueued"
+    reason = "delayed" if request.delay_ms else "deferred" if job.deferred else "enqueued"
     shard.moves.append(Move(job.id, 0, 1, "-", Status.QUEUED, 0, 0, reason))
     return job.disposition
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from streamworker.core.job import Record
 from streamworker.store.events import Transition, decode, pairs
-from streamworker.store.keys import STREAM_SUFFIX
+from streamworker.store.keys import BACKLOG_SUFFIX, STREAM_SUFFIX
 from tests.lua.snapshot import Snapshot
 
 #: ARGV: the keys' common beginning; the last entry of the log that was read before, or '-'.
@@ -78,6 +78,7 @@ class Seen:
 #: Most records are as they were a step ago.
 _record = lru_cache(maxsize=1000)(Record.parse)
 _KIND_OF = {suffix.removeprefix(":"): kind for kind, suffix in STREAM_SUFFIX.items()}
+_KIND_OF[BACKLOG_SUFFIX.removeprefix(":")] = "b"
 
 
 def parse(reply: Any, prefix: str, read_to: str) -> Seen:

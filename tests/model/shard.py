@@ -33,7 +33,9 @@ class Shard:
         self.schedule: dict[str, int] = {}
         self.deadlines: dict[str, int] = {}
         self.letters: dict[tuple[str, int], Letter] = {}
-        self.streams = {(lane, kind): Stream() for lane in self.lanes for kind in KINDS}
+        self.streams = {(lane, kind): Stream() for lane in self.lanes for kind in (*KINDS, "b")}
+        #: Jobs that may wait in a lane, and what becomes of others: `backlog` or `reject`.
+        self.limits: dict[str, tuple[int, str]] = {}
         #: Those behind a turnstile, by lane and tenant (D15).
         self.turns: dict[tuple[str, str], Stream] = {}
         self.gates = Gates()
@@ -60,6 +62,15 @@ class Shard:
     def standing(self, job: Job) -> bool:
         """Whether the entry that the record names is in its stream."""
         return job.entry is not None and job.entry[1] in self.stream_of(job).entries
+
+    def depth(self, lane: str) -> int:
+        """Jobs that wait in a lane, at gates and behind turnstiles too."""
+        return sum(
+            job.lane == lane
+            and job.waiting
+            and bool(job.gate or (job.entry is not None and job.entry[0] != "b"))
+            for job in self.jobs.values()
+        )
 
     def envelope(self, job: Job, carried: bytes = b"") -> bytes:
         """What was sent along, else the entry's, else the body's; b'' when nobody has it (D8)."""
@@ -101,8 +112,8 @@ class Shard:
             job.entry = None
 
     def make_ready(self, job: Job) -> None:
-        """To the lane's ready stream, or to quarantine with strikes (D22)."""
-        job.entry = ("q" if job.strikes else "r", "")
+        """To the lane's ready stream; to quarantine with strikes (D22), or to the backlog."""
+        job.entry = ("q" if job.strikes else "b" if job.deferred and not job.starts else "r", "")
         job.parked = False
 
     def hold_up(self, job: Job) -> None:

@@ -27,6 +27,11 @@ class Keepers(Workers):
                 found = self.sweep_all(keeper) if what == "judge" else self.repair(keeper)
                 self.judged += [(one, fate(one, known=known)) for one in found]
 
+    @rule(high=st.integers(1, 4), limit=st.integers(1, 3))
+    def backlog_is_drained(self, high: int, limit: int) -> None:
+        """As far as the lanes have room; not all of it at once."""
+        self.drain("keeper", high, limit)
+
     @precondition(lambda self: self.judged)
     @rule(worker=some, pick=some, again=st.booleans())
     def keeper_commits(self, worker: int, pick: int, again: bool) -> None:

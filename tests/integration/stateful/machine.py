@@ -160,7 +160,7 @@ class Protocol(RuleBasedStateMachine):
         Unless it met entries that it left alone, such as those of jobs that were settled in the same call.
         """
         for (lane, kind), stream in self.model.streams.items():
-            if room.fits(lane, kind):
+            if kind != "b" and room.fits(lane, kind):  # no worker takes from the backlog
                 assert not stream.undelivered(), f"claim left {stream.undelivered()} of {lane} {kind}: {room}"
 
     def settle_rows(self, actor: str, rows: Sequence[Row]) -> list[str]:
@@ -219,6 +219,7 @@ class Protocol(RuleBasedStateMachine):
         """One tick of a keeper: what is due, what is dead, what is nowhere."""
         self.promote(keeper, 500)
         self.wake(keeper, 100)
+        self.drain(keeper, 100, 100)
         dead = self.sweep(
             keeper, LANES[0], "a"
         )  # even if nothing is pending: a keeper that sweeps is no outage
@@ -267,6 +268,24 @@ class Protocol(RuleBasedStateMachine):
         call = scripts.wake(clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, limit=limit)
         served, _ = self.run(call)
         self.confirm(min(limit, len(due)), served)
+
+    def declare(self, admission: str) -> None:
+        """As a worker does when it starts: how the backlog is drained, and what the lanes take."""
+        rows = ["drain", "1000,1000,1000", "admission", admission]
+        self.run(scripts.declare(clock=self.bench.clock, lanes=" ".join(LANES), rows=rows))
+        for line in filter(None, admission.split("\n")):
+            _, lane, most, overflow = line.split(" ")
+            self.model.limits[lane] = (int(most), overflow)
+        self.confirm()
+
+    def drain(self, keeper: str, high: int, limit: int) -> None:
+        """Let the backlog into the lanes."""
+        rows = [word for lane in LANES for word in (lane, high)]
+        call = scripts.drain(
+            clock=self.bench.clock, worker=keeper, retention_ms=RETENTION, limit=limit, rows=rows
+        )
+        drained, _ = self.run(call)
+        self.confirm(keeping.drain(self.model, [(lane, high) for lane in LANES], limit), drained)
 
     def tune(self, verb: str, name: str, value: str = "") -> None:
         """What operators change: pauses and limits."""
@@ -380,7 +399,9 @@ class Protocol(RuleBasedStateMachine):
             rows = [self.row_of(held) for held in hand.held]
             asked = self.ask(hand, LANES, 20, quarantine=LANES, rows=rows)
             self.hear(hand, asked, self.exchange(asked))
-            if not hand.held and not any(stream.undelivered() for stream in self.model.streams.values()):
+            if not hand.held and not any(
+                stream.undelivered() for (_, kind), stream in self.model.streams.items() if kind != "b"
+            ):
                 return
 
     def row_of(self, held: Held) -> Row:

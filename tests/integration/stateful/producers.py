@@ -38,6 +38,7 @@ requests = st.builds(
     task=st.sampled_from(("add", "add", "mail")),
     tenant=st.sampled_from(("", "", "acme")),
     gates=st.sampled_from(("", "", "0", "0", "1")),  # which of those of the example
+    backlog=st.sampled_from(("", "", "", "asked")),
 )
 
 
@@ -54,6 +55,7 @@ def new_job(request: Request) -> scripts.NewJob:
         max_starts=request.max_starts,
         tenant=request.tenant,
         gates=request.gates,
+        backlog=request.backlog,
     )
 
 

@@ -25,13 +25,16 @@ class QueueMachine(Operators, Keepers, Damage, GateMoves):
         gates=st.lists(st.sampled_from(GATES), min_size=2, max_size=2),
         taken=st.integers(0, 3),
         swept=st.booleans(),
+        bounds=st.sampled_from(("", "", "depth priority 3 backlog", "depth priority 2 reject")),
     )
-    def start(self, batch: list[Request], gates: list[str], taken: int, swept: bool) -> None:
+    def start(self, batch: list[Request], gates: list[str], taken: int, swept: bool, bounds: str) -> None:
         """`gates`: what jobs pass here, the first of them a small crowd at once.
 
-        `taken`: jobs that the first worker has already. `swept`: a keeper was at work before.
+        `bounds`: what a lane takes, beyond which jobs are deferred or refused. `taken`: jobs that the first
+        worker has already. `swept`: a keeper was at work before.
         """
         self.gates = gates
+        self.declare(bounds)
         for _ in range(2):
             self.worker_starts()
         if swept:
