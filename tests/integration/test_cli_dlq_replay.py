@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -140,10 +141,13 @@ def test_each_eligible_letter_moves_once_however_often_it_is_begun_and_stopped(d
     def left() -> int:
         return int(desk.redis.xlen(desk.keys.dlq))
 
+    def some_have_moved(before: int) -> bool:
+        return left() < before
+
     for how in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
         before = left()
         one = start()
-        wait_until(lambda before=before: left() < before, timeout=60, what="some letters have moved")
+        wait_until(partial(some_have_moved, before), timeout=60, what="some letters have moved")
         one.send_signal(how)
         _, said = one.communicate(timeout=30)
         assert one.returncode == (130 if how is signal.SIGINT else -signal.SIGKILL)
