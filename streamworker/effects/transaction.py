@@ -44,10 +44,13 @@ class _StepDone(Exception):
 
 def committed_in(error: BaseException) -> EffectCommitted | None:
     """That one, also out of a group of errors as task groups make them."""
-    if isinstance(error, EffectCommitted):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(committed_in, error.exceptions)), None)
+    left = [error]  # no recursion: groups may lie deeper than that goes
+    while left:
+        one = left.pop()
+        if isinstance(one, EffectCommitted):
+            return one
+        if isinstance(one, BaseExceptionGroup):
+            left += reversed(one.exceptions)
     return None
 
 
