@@ -18,6 +18,7 @@ local script = 'replay'
 -- include: fragments/turnstile.lua
 -- include: fragments/finish.lua
 -- include: fragments/commit.lua
+-- include: fragments/revive.lua
 local letters, taken = {}, {}
 
 local function dead_letter(letter)
@@ -26,19 +27,6 @@ local function dead_letter(letter)
   local fields = {}
   for i = 1, #found[2], 2 do fields[found[2][i]] = found[2][i + 1] end
   return fields
-end
-
-local function revive(id, dead)          -- the record's retention is over: what the dead letter kept
-  local rec = { id = id, status = 'failed_terminal', attempt = tonumber(dead.attempt) or 0, starts = 0,
-    strikes = 0, version = tonumber(dead.version) or 0, epoch = tonumber(dead.epoch) or 0, fence = '0',
-    lease = '0', en = '-', la = dead.lane, ta = dead.task, was_lane = dead.lane, more = '', added = '',
-    at = (dead.at or '') ~= '' and dead.at or now_text }
-  records[id] = rec
-  for _, field in ipairs({ 'ky', 'kf', 'kw', 'ms', 'ga' }) do
-    if (dead[field] or '') ~= '' then put(rec, field, dead[field]) end
-  end
-  if (dead.tenant or '') ~= '' then put(rec, 'tn', dead.tenant) end
-  return rec
 end
 
 local function reserve_key(rec)          -- nil, or who has it by now

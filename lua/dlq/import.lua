@@ -13,13 +13,14 @@ local script = 'dlq/import'
 -- include: fragments/record.lua
 -- include: fragments/turnstile.lua
 -- include: fragments/commit.lua
-local function class_and_code(fields)
-  local named = {}
-  for i = 1, #fields, 2 do named[fields[i]] = fields[i + 1] end
-  return (named.class or 'unknown') .. ' ' .. (named.code or 'unknown')
+-- include: fragments/revive.lua
+local function named(fields)
+  local dead = {}
+  for i = 1, #fields, 2 do dead[fields[i]] = fields[i + 1] end
+  return dead
 end
 
-local replies, seen = {}, {}
+local replies = {}
 local i = 4
 redis.call('PERSIST', FENCE)             -- allowed under OOM, so the rest is too (R31)
 while i <= #ARGV do
@@ -30,16 +31,15 @@ while i <= #ARGV do
   local reply = 'OK'
   if rec and (rec.bad or rec.status ~= 'failed_terminal' or rec.epoch ~= tonumber(epoch)) then
     reply = 'ALIVE'
-  elseif seen[id] or rec and (rec.dq or '') ~= '' then
+  elseif rec and (rec.dq or '') ~= '' then
     reply = 'ALREADY'
   else
-    seen[id] = true
-    local letter = redis.call('XADD', DLQ, '*', unpack(fields))
+    local dead = named(fields)
+    rec = rec or revive(id, dead)        -- so that the same call sent twice finds it
+    put(rec, 'dq', redis.call('XADD', DLQ, '*', unpack(fields)))
+    put(rec, 'ec', (dead.class or 'unknown') .. ' ' .. (dead.code or 'unknown'))
+    if (rec.fi or '') == '' and (rec.sd or '') == '' then put(rec, 'fi', dead.dead_at or now_text) end
     audit[#audit + 1] = id .. ' ' .. epoch .. ' imported'
-    if rec then
-      put(rec, 'dq', letter)
-      put(rec, 'ec', class_and_code(fields))
-    end
   end
   replies[#replies + 1] = reply
 end

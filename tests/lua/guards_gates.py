@@ -127,7 +127,7 @@ MUTATIONS = [
              test_gates_grants.test_arrivals_do_not_take_over),
     Mutation("repair.lua", "    and not waits_at_gate(rec)\n", "",
              test_gates_repair.test_repair_leaves_alone_who_waits),
-    Mutation("replay.lua", "'kw', 'ms', 'ga' }", "'kw', 'ms' }",
+    Mutation("fragments/revive.lua", "'kw', 'ms', 'ga' }", "'kw', 'ms' }",
              test_gates_order.test_a_replay_passes_its_gates_again),
     Mutation("promote.lua", "WAITING[rec.status] and rec.en == '-' then", "WAITING[rec.status] then",
              test_gates_repair.test_a_parked_job_that_is_still_scheduled_stays_parked),

@@ -150,6 +150,15 @@ def test_nobody_gets_a_second_letter_and_the_living_get_none(shard: Shard) -> No
     assert before.dead_letters() == letters(shard) == {}
 
 
+def test_a_job_that_is_open_gets_no_letter(shard: Shard) -> None:
+    letter = dead(shard)
+    fields = letters(shard)[letter]
+    shard.put("k")
+
+    assert restore(shard, "k", "0", {**fields, "id": "k"}) == ["ALIVE"]
+    assert list(letters(shard)) == [letter]
+
+
 def test_one_call_brings_each_letter_back_once(shard: Shard) -> None:
     letter = dead(shard)
     fields = letters(shard)[letter]
@@ -173,6 +182,7 @@ def test_the_oldest_letters_go_when_there_are_too_many(shard: Shard) -> None:
     assert list(letters(shard)) == ids[2:]
     assert audit(shard)[-2:] == ["a 0 trimmed", "b 0 trimmed"]
     shard.check("a", status="failed_terminal", dead=None)
+    assert shard.record("a").text("dq") is None
     assert shard.stats()["dead_trimmed"] == 2
 
 

@@ -35,12 +35,6 @@ def is_later(shard: Shard, than_ms: int) -> bool:
     return ms_of(shard) > than_ms
 
 
-@pytest.fixture
-def open_drain(shard: Shard) -> Shard:
-    shard.declare(drain=FAST)
-    return shard
-
-
 def test_no_worker_takes_from_the_backlog(shard: Shard) -> None:
     defer(shard, "a", "b")
 
@@ -51,22 +45,24 @@ def test_no_worker_takes_from_the_backlog(shard: Shard) -> None:
                              "sequence": 1}  # fmt: skip
 
 
-def test_what_is_drained_runs_in_the_order_in_which_it_came(open_drain: Shard) -> None:
-    defer(open_drain, *names(40))
+def test_what_is_drained_runs_in_the_order_in_which_it_came(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, *names(40))
 
-    assert open_drain.drain() == (40, 100)
+    assert shard.drain() == (40, 100)
 
-    assert ids(open_drain.claim()) == names(40)
-    assert "backlog:normal" not in open_drain.stats()
+    assert ids(shard.claim()) == names(40)
+    assert "backlog:normal" not in shard.stats()
 
 
-def test_it_stands_behind_what_is_in_the_lane(open_drain: Shard) -> None:
-    defer(open_drain, "late")
-    open_drain.put("first")
+def test_it_stands_behind_what_is_in_the_lane(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "late")
+    shard.put("first")
 
-    open_drain.drain()
+    shard.drain()
 
-    assert ids(open_drain.claim()) == ["first", "late"]
+    assert ids(shard.claim()) == ["first", "late"]
 
 
 def test_each_job_takes_a_token(shard: Shard) -> None:
@@ -81,41 +77,45 @@ def test_each_job_takes_a_token(shard: Shard) -> None:
     assert drained == [5] + [1] * 20
 
 
-def test_a_call_moves_no_more_than_it_may(open_drain: Shard) -> None:
-    defer(open_drain, *names(30))
+def test_a_call_moves_no_more_than_it_may(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, *names(30))
 
-    assert [open_drain.drain(limit=20)[0], open_drain.drain(limit=20)[0]] == [20, 10]
-
-
-def test_it_stops_by_itself_over_the_high_water_and_goes_on_after(open_drain: Shard) -> None:
-    open_drain.put("ahead")
-    defer(open_drain, *names(10))
-
-    assert open_drain.drain(("normal", 4))[0] == 3
-    assert open_drain.drain(("normal", 4))[0] == 0
-
-    for claim in open_drain.claim(limit=2):
-        open_drain.settle(claim, Success())
-    assert open_drain.drain(("normal", 4))[0] == 2
+    assert [shard.drain(limit=20)[0], shard.drain(limit=20)[0]] == [20, 10]
 
 
-def test_jobs_at_gates_and_behind_turnstiles_take_room(open_drain: Shard) -> None:
-    open_drain.put("holds", gates="0 entity:o")
-    open_drain.put("parked", gates="0 entity:o")
-    open_drain.enqueue(*(job(f"t{i}", tenant="acme") for i in range(18)))
-    defer(open_drain, *names(10))
+def test_it_stops_by_itself_over_the_high_water_and_goes_on_after(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    shard.put("ahead")
+    defer(shard, *names(10))
 
-    assert open_drain.drain(("normal", 22))[0] == 2
+    assert shard.drain(("normal", 4))[0] == 3
+    assert shard.drain(("normal", 4))[0] == 0
+
+    for claim in shard.claim(limit=2):
+        shard.settle(claim, Success())
+    assert shard.drain(("normal", 4))[0] == 2
 
 
-def test_a_lane_that_is_full_holds_up_no_other(open_drain: Shard) -> None:
-    defer(open_drain, *names(3))
-    defer(open_drain, *names(3, "u"), lane="urgent")
-    open_drain.put("ahead")
+def test_jobs_at_gates_and_behind_turnstiles_take_room(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    shard.put("holds", gates="0 entity:o")
+    shard.put("parked", gates="0 entity:o")
+    shard.enqueue(*(job(f"t{i}", tenant="acme") for i in range(18)))
+    defer(shard, *names(10))
 
-    assert open_drain.drain(("normal", 1), ("urgent", 10))[0] == 3
+    assert shard.drain(("normal", 22))[0] == 2
 
-    assert ids(open_drain.claim(plan=plan_of("urgent"))) == names(3, "u")
+
+def test_a_lane_that_is_full_holds_up_no_other(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, *names(3))
+    defer(shard, *names(3, "u"), lane="urgent")
+    shard.put("ahead")
+
+    assert shard.drain(("normal", 1), ("urgent", 10))[0] == 3
+
+    assert ids(shard.claim(plan=plan_of("urgent"))) == names(3, "u")
 
 
 def test_the_earliest_goes_first_whatever_its_lane(shard: Shard) -> None:
@@ -135,32 +135,32 @@ def test_the_earliest_goes_first_whatever_its_lane(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("scope", ["lane:backlog", "lane:normal"])
-def test_a_pause_of_the_backlog_or_of_the_lane_holds_it(open_drain: Shard, scope: str) -> None:
-    defer(open_drain, "a")
-    open_drain.tune("pause", scope)
+def test_a_pause_of_the_backlog_or_of_the_lane_holds_it(shard: Shard, scope: str) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    shard.tune("pause", scope)
 
-    assert open_drain.drain()[0] == 0
+    assert shard.drain()[0] == 0
 
-    open_drain.tune("resume", scope, 0)
-    open_drain.wake()
-    assert open_drain.drain()[0] == 1
+    shard.tune("resume", scope, 0)
+    shard.wake()
+    assert shard.drain()[0] == 1
 
 
-def test_an_operator_turns_it_off_and_on_and_sets_its_rate(open_drain: Shard) -> None:
-    defer(open_drain, *names(10))
+def test_an_operator_turns_it_off_and_on_and_sets_its_rate(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, *names(10))
 
-    assert open_drain.tune("drain", "backlog", "off -") == "OK"
-    assert open_drain.drain() == (0, None)
-    assert open_drain.tune("drain", "backlog", "on 2,1000,2") == "OK"
-    assert open_drain.drain()[0] == 2
-    assert open_drain.tune("drain", "backlog") == "OK"
-    open_drain.elapse(1000)
-    assert open_drain.drain()[0] == 8
-    assert open_drain.tune("drain", "backlog") == "NOTHING"
+    assert shard.tune("drain", "backlog", "off -") == "OK"
+    assert shard.drain() == (0, None)
+    assert shard.tune("drain", "backlog", "on 2,1000,2") == "OK"
+    assert shard.drain()[0] == 2
+    assert shard.tune("drain", "backlog") == "OK"
+    shard.elapse(1000)
+    assert shard.drain()[0] == 8
+    assert shard.tune("drain", "backlog") == "NOTHING"
 
-    said = [
-        fields[b"a"].decode() for fields in open_drain.look().streams["events"].values() if b"a" in fields
-    ]
+    said = [fields[b"a"].decode() for fields in shard.look().streams["events"].values() if b"a" in fields]
     assert said == [
         "- 0 drain backlog off - because",
         "- 0 drain backlog on 2,1000,2 because",
@@ -174,59 +174,64 @@ def test_without_a_rate_nothing_is_drained(shard: Shard) -> None:
     assert shard.drain() == (0, None)
 
 
-def test_the_history_tells_why_it_waited_and_when_it_was_drained(open_drain: Shard) -> None:
-    defer(open_drain, "a")
-    open_drain.drain()
-    open_drain.settle(open_drain.claim_one(), Success())
+def test_the_history_tells_why_it_waited_and_when_it_was_drained(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    shard.drain()
+    shard.settle(shard.claim_one(), Success())
 
-    assert [line.reason for line in open_drain.history("a")] == [
+    assert [line.reason for line in shard.history("a")] == [
         "deferred",
         "drained",
         "claimed",
         "started",
         "returned",
     ]
-    assert open_drain.history("a")[0].details["backlog"] == "asked"
+    assert shard.history("a")[0].details["backlog"] == "asked"
 
 
-def test_a_retry_does_not_go_back_to_the_backlog(open_drain: Shard) -> None:
-    defer(open_drain, "a")
-    open_drain.drain()
-    open_drain.settle(open_drain.claim_one(), SOON)
+def test_a_retry_does_not_go_back_to_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    shard.drain()
+    shard.settle(shard.claim_one(), SOON)
 
-    open_drain.elapse(100)
-    open_drain.promote()
+    shard.elapse(100)
+    shard.promote()
 
-    open_drain.check("a", place="r")
-
-
-def test_a_delay_comes_before_the_backlog(open_drain: Shard) -> None:
-    (reply,) = open_drain.enqueue(job("a", backlog="asked", delay_ms=500))
-    assert reply == f"SCHEDULED {open_drain.now + 500}"
-
-    open_drain.elapse(500)
-    open_drain.promote()
-    open_drain.check("a", place="b")
-
-    open_drain.drain()
-    open_drain.check("a", place="a")
+    shard.check("a", place="r")
 
 
-def test_a_cancelled_job_leaves_the_backlog(open_drain: Shard) -> None:
-    defer(open_drain, "a", "b", key_id="")
-    assert open_drain.cancel("a") == "OK"
+def test_a_delay_comes_before_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    (reply,) = shard.enqueue(job("a", backlog="asked", delay_ms=500))
+    assert reply == f"SCHEDULED {shard.now + 500}"
 
-    assert open_drain.drain()[0] == 1
-    assert ids(open_drain.claim()) == ["b"]
+    shard.elapse(500)
+    shard.promote()
+    shard.check("a", place="b")
+
+    shard.drain()
+    shard.check("a", place="a")
 
 
-def test_a_deadline_ends_a_job_in_the_backlog(open_drain: Shard) -> None:
-    defer(open_drain, "a", deadline_ms=500)
+def test_a_cancelled_job_leaves_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a", "b", key_id="")
+    assert shard.cancel("a") == "OK"
 
-    open_drain.elapse(500)
+    assert shard.drain()[0] == 1
+    assert ids(shard.claim()) == ["b"]
 
-    assert open_drain.promote()[:2] == (0, 1)
-    assert open_drain.drain()[0] == 0
+
+def test_a_deadline_ends_a_job_in_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a", deadline_ms=500)
+
+    shard.elapse(500)
+
+    assert shard.promote()[:2] == (0, 1)
+    assert shard.drain()[0] == 0
 
 
 def test_an_entry_that_no_record_honours_costs_no_token(shard: Shard) -> None:
@@ -240,81 +245,88 @@ def test_an_entry_that_no_record_honours_costs_no_token(shard: Shard) -> None:
     shard.check("there", place="a")
 
 
-def test_a_record_that_cannot_be_read_is_buried(open_drain: Shard) -> None:
-    defer(open_drain, "a")
-    open_drain.damage("a")
-    open_drain.tampered.add("a")
+def test_a_record_that_cannot_be_read_is_buried(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    shard.damage("a")
+    shard.tampered.add("a")
 
-    assert open_drain.drain()[0] == 0
+    assert shard.drain()[0] == 0
 
-    assert [one["code"] for one in open_drain.look().dead_letters().values()] == ["bad_record"]
-    assert open_drain.stats()["backlog:normal"] == 0
+    assert [one["code"] for one in shard.look().dead_letters().values()] == ["bad_record"]
+    assert shard.stats()["backlog:normal"] == 0
 
 
-def test_a_tenants_jobs_pass_the_turnstile_when_they_are_drained(open_drain: Shard) -> None:
-    defer(open_drain, *names(30), tenant="acme")
+def test_a_tenants_jobs_pass_the_turnstile_when_they_are_drained(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, *names(30), tenant="acme")
 
-    open_drain.drain()
+    shard.drain()
 
-    assert open_drain.stats()["queued:normal"] == 16
-    assert open_drain.stats()["turned:normal"] == 14
+    assert shard.stats()["queued:normal"] == 16
+    assert shard.stats()["turned:normal"] == 14
     ran = []
-    while claims := open_drain.claim(limit=5):
+    while claims := shard.claim(limit=5):
         ran += ids(claims)
         for claim in claims:
-            open_drain.settle(claim, Success())
+            shard.settle(claim, Success())
     assert ran == names(30)
 
 
-def test_an_entity_is_free_while_its_job_waits_in_the_backlog(open_drain: Shard) -> None:
-    defer(open_drain, "patient", gates="0 entity:order:7")
-    open_drain.put("urgent", gates="0 entity:order:7")
-    open_drain.settle(open_drain.claim_one(), Success())
+def test_an_entity_is_free_while_its_job_waits_in_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "patient", gates="0 entity:order:7")
+    shard.put("urgent", gates="0 entity:order:7")
+    shard.settle(shard.claim_one(), Success())
 
-    open_drain.drain()
+    shard.drain()
 
-    assert ids(open_drain.claim()) == ["patient"]
+    assert ids(shard.claim()) == ["patient"]
 
 
-def test_a_job_that_was_started_does_not_go_to_the_backlog(open_drain: Shard) -> None:
+def test_a_job_that_was_started_does_not_go_to_the_backlog(shard: Shard) -> None:
     """As one that Postgres brings back: its record says what it was enqueued with."""
-    defer(open_drain, "a")
-    open_drain.drain()
-    open_drain.settle(open_drain.claim_one(), SOON)
-    open_drain.rewrite("a", bl="asked")
-    open_drain.elapse(100)
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    shard.drain()
+    shard.settle(shard.claim_one(), SOON)
+    shard.rewrite("a", bl="asked")
+    shard.elapse(100)
 
-    open_drain.promote()
+    shard.promote()
 
-    open_drain.check("a", place="r")
-
-
-def test_what_was_drained_does_not_go_back(open_drain: Shard) -> None:
-    defer(open_drain, "a")
-    assert open_drain.claim() == []  # which makes the group
-    open_drain.drain()
-    offers = open_drain.deliver("w1")
-
-    open_drain.claim(limit=0, offers=offers)
-
-    open_drain.check("a", place="r", starts=0)
+    shard.check("a", place="r")
 
 
-def test_a_delayed_job_of_a_tenant_does_not_stand_while_it_is_in_the_backlog(open_drain: Shard) -> None:
-    open_drain.enqueue(job("a", backlog="asked", delay_ms=500, tenant="acme"))
+def test_what_was_drained_does_not_go_back(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    assert shard.claim() == []  # which makes the group
+    shard.drain()
+    offers = shard.deliver("w1")
 
-    open_drain.elapse(500)
-    open_drain.promote()
+    shard.claim(limit=0, offers=offers)
 
-    assert "turnstile" not in open_drain.look().hashes
+    shard.check("a", place="r", starts=0)
 
 
-def test_an_entry_that_its_record_does_not_honour_moves_nothing(open_drain: Shard) -> None:
-    defer(open_drain, "a")
-    stream = open_drain.keys.stream("normal", "b")
-    open_drain.redis("XADD", stream, "*", "id", "a", "env", "another")
+def test_a_delayed_job_of_a_tenant_does_not_stand_while_it_is_in_the_backlog(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    shard.enqueue(job("a", backlog="asked", delay_ms=500, tenant="acme"))
 
-    assert open_drain.drain()[0] == 1
+    shard.elapse(500)
+    shard.promote()
 
-    assert ids(open_drain.claim()) == ["a"]
-    assert open_drain.redis("XLEN", stream) == 0
+    assert "turnstile" not in shard.look().hashes
+
+
+def test_an_entry_that_its_record_does_not_honour_moves_nothing(shard: Shard) -> None:
+    shard.declare(drain=FAST)
+    defer(shard, "a")
+    stream = shard.keys.stream("normal", "b")
+    shard.redis("XADD", stream, "*", "id", "a", "env", "another")
+
+    assert shard.drain()[0] == 1
+
+    assert ids(shard.claim()) == ["a"]
+    assert shard.redis("XLEN", stream) == 0

@@ -394,6 +394,44 @@ def look(shard: Shard) -> scripts.Call:
     return scripts.watch(clock=shard.clock, job_id="j", wait=0)
 
 
+def edit_a_letter(shard: Shard) -> scripts.Call:
+    shard.settle(shard.take("j"), FATAL)
+    rows = (*shard.named(shard.letter("j")), "new env", "n:1")
+    return scripts.dlq_edit(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def _import(*, forgotten: bool) -> Arrange:
+    def arrange(shard: Shard) -> scripts.Call:
+        shard.settle(shard.take("j"), FATAL)
+        letter = shard.letter("j")
+        fields = shard.look().streams["dlq"][letter]
+        shard.discard(letter)
+        if forgotten:
+            shard.forget_record("j")
+        flat = [word for pair in fields.items() for word in pair]
+        rows = ("j", "0", len(flat), *flat)
+        return scripts.dlq_import(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+    return arrange
+
+
+def trim_letters(shard: Shard) -> scripts.Call:
+    for name in "ab":
+        shard.settle(shard.take(name), FATAL)
+    return scripts.dlq_trim(
+        clock=shard.clock, worker="w", retention_ms=RETENTION, max_age_ms=LEASE, max_count=1, limit=9
+    )
+
+
+def ask_the_cache(shard: Shard) -> scripts.Call:
+    return scripts.cache_ask(name="a", version="0", token="t", hold_ms=10_000)
+
+
+def keep_in_the_cache(shard: Shard) -> scripts.Call:
+    shard.send(ask_the_cache(shard))
+    return scripts.cache_keep(name="a", version=1, token="t", ttl_ms=10_000, entry=b"1 x")
+
+
 CASES: dict[str, Arrange] = {
     "enqueue": enqueue,
     "settle: success": _settle(Success(b"x" * 100)),
@@ -417,6 +455,12 @@ CASES: dict[str, Arrange] = {
     "replay": replay,
     "replay: record gone": replay_after_retention,
     "discard": discard,
+    "dlq/edit": edit_a_letter,
+    "dlq/import": _import(forgotten=False),
+    "dlq/import: record gone": _import(forgotten=True),
+    "dlq/trim": trim_letters,
+    "cache/ask": ask_the_cache,
+    "cache/keep": keep_in_the_cache,
     "forget": forget,
     "elect": elect,
     "pressure": pressure,

@@ -153,7 +153,7 @@ def test_an_impossible_app_name_is_refused() -> None:
 @pytest.mark.parametrize("verb", ["replay", "discard"])
 def test_dead_letters_must_be_named_one_way(verb: str) -> None:
     assert "which dead letters?" in refused("dlq", verb, "--app", "x", code=2)
-    assert "not both" in refused("dlq", verb, "an-id", "--task", "add", "--app", "x", code=2)
+    assert "one of them" in refused("dlq", verb, "an-id", "--task", "add", "--app", "x", code=2)
 
 
 def test_a_password_in_a_bad_url_is_not_printed() -> None:
