@@ -50,8 +50,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: venv ## Run a small shop on embedded servers, kill a worker, and account for every job
 	$(PY) -m streamworker demo $(ARGS)
 
+# Half of the tests wait for processes and clocks most of the time, so there are more at once than cores.
 test: venv ## Run all tests
-	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest -n 4 --dist loadfile $(ARGS)
 
 lint: venv ## Check style, formatting, types and the direction of imports
 	$(VENV)/bin/ruff check .

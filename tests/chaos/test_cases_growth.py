@@ -292,7 +292,7 @@ async def test_twenty_thousand_are_enqueued_moved_expired_replayed_and_discarded
     assert observer.redis.xlen(observer.keys.dlq) == count
     everything = dlq.Filters(task="work")
 
-    replayed = await dlq.replay(app.queue(), everything, actor="me")
+    replayed = await dlq.replay(app.queue(), everything, actor="me", pace=dlq.Pace(rate=1_000_000))
     assert (replayed.eligible, replayed.moved) == (count, count)
     assert observer.stats()["queued:normal"] == count
 

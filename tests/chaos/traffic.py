@@ -171,7 +171,7 @@ class Traffic:
                     wanted.add(letter.job_id)
                 if len(wanted) == REPLAYED or letter.job_id not in self._bench.reader.over:
                     break
-            self.replayed += (await dlq.replay(queue, wanted, actor="chaos")).moved
+            self.replayed += (await dlq.replay(queue, wanted, actor="chaos", again=True)).moved
         except StreamworkerError:
             self.failed_calls += 1
         finally:
