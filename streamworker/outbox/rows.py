@@ -14,6 +14,9 @@ from streamworker.store.scripts import NewJob
 CHANNEL = "streamworker_outbox"
 #: Columns of their own.
 _COLUMNS = frozenset({"job_id", "task", "lane", "envelope"})
+#: Which window a request falls into is not known before it is told: it stays a job of its own. The span of an
+#: enqueue is this process's; what the envelope says leads later spans to it.
+_NOT_KEPT = frozenset({"coalesce", "sending"})
 _EXTRA: Mapping[str, Field[Any]] = {each.name: each for each in fields(NewJob) if each.name not in _COLUMNS}
 
 
@@ -23,8 +26,7 @@ class UnknownRequest(ValueError):
 
 def extra_of(job: NewJob) -> str:
     """What else is asked for: a JSON object of all that is not as usual."""
-    # Which window a request falls into is not known before it is told: it stays a job of its own.
-    said = {name: getattr(job, name) for name in _EXTRA if name != "coalesce"}
+    said = {name: getattr(job, name) for name in _EXTRA if name not in _NOT_KEPT}
     return orjson.dumps({name: value for name, value in said.items() if value != _usual(name)}).decode()
 
 

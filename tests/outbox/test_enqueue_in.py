@@ -12,11 +12,14 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from streamworker import App, ConfigurationError, Disposition, Job, enqueue_in
+from streamworker.core.job import Envelope
 from streamworker.core.states import Status
+from streamworker.telemetry import tracing
 from tests.integration.serving import serving
 from tests.outbox.conftest import Relaying
 
@@ -245,6 +248,24 @@ async def test_all_that_was_said_of_the_job_arrives(
     assert row is not None
     assert tuple(row)[:3] == ("acme", "ship:7", "c1")
     assert "\nky=ship::ship:7\n" in row["record"]
+
+
+async def test_a_request_that_is_traced_arrives_in_its_trace(
+    app: App, sql: asyncpg.Connection, relaying: Relaying
+) -> None:
+    tracing.enable(TracerProvider())
+    try:
+        with TracerProvider().get_tracer("shop").start_as_current_span("request") as span:
+            async with sql.transaction():
+                job = await enqueue_in(sql, app.tasks["ship"].call(7))
+    finally:
+        tracing.disable()
+    envelope = Envelope.decode(await sql.fetchval("SELECT payload FROM streamworker.outbox"))
+    await relaying()
+
+    assert envelope.trace is not None
+    assert envelope.trace.split("-")[1] == f"{span.get_span_context().trace_id:032x}"
+    assert (await app.queue().record(job.id)).status == Status.QUEUED
 
 
 async def test_a_handlers_transaction_takes_requests_along(
