@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import logging
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any, Self
 import pytest
 
 from streamworker import App, Context, Retry, TransientError
+from streamworker.telemetry import tracing
 from tests.integration.serving import serving
 from tests.processes import REPOSITORY, WorkerProcess
 from tests.servers import BenchServer, ServerFactory, async_client
@@ -317,6 +319,10 @@ async def test_the_snippets_of_a_page_run(
     module = types.ModuleType("snippets")
     names: dict[str, Any] = module.__dict__
     async with AsyncExitStack() as stack:
+        moves = logging.getLogger("streamworker.transitions")
+        # What a page turns on is not to stay on for later tests.
+        stack.callback(moves.setLevel, moves.level)
+        stack.callback(tracing.disable)
         worked_for: App | None = None
         if page.stem == "producers-without-code":
             worked_for = await stack.enter_async_context(shop_of(namespace))
