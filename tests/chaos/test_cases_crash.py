@@ -111,7 +111,10 @@ def test_an_effect_with_a_key_is_there_once_although_the_job_ran_twice(kind: str
 
 
 def test_no_page_promises_that_effects_happen_exactly_once() -> None:
-    """B03: the docs promise at least one execution and a key; "exactly once" is what they deny."""
+    """B03: the docs promise at least one execution and a key; "exactly once" is what they deny.
+
+    What is there once is said of rows in Postgres that `ctx.transaction()` writes, and in other words.
+    """
     root = Path(__file__).parents[2]
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     denied, found = re.compile(r"not promise|nobody can|no effect|never", re.I), []
