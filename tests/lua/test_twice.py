@@ -408,7 +408,7 @@ def _import(*, forgotten: bool) -> Arrange:
         shard.discard(letter)
         if forgotten:
             shard.forget_record("j")
-        flat = [word for pair in fields.items() for word in pair]
+        flat: list[Any] = [word for pair in fields.items() for word in pair]
         rows = ("j", "0", len(flat), *flat)
         return scripts.dlq_import(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
 
