@@ -28,7 +28,7 @@ PROCESSES = 4
 #: Seconds that a job runs, so that each restart finds some under way.
 WORK = 0.05
 #: Below this, in seconds, a p99 is noise of a busy machine.
-NOISE = float(os.environ.get("FLEET_NOISE", "0.25"))
+NOISE = float(os.environ.get("FLEET_NOISE", "0.6"))
 
 
 @dataclass(slots=True)
