@@ -226,7 +226,7 @@ class Proxy:
         client = _End(reader, writer)
         try:
             server = _End(*await asyncio.open_connection(HOST, self._upstream_port))
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # `stop` cancels as well
             client.reset()
             return
         pair = _Pair(self, client, server)
