@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +14,7 @@ import typer
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import PATIENCE, AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
+from streamworker.cli.serving import stop_when_told
 
 if TYPE_CHECKING:
     from streamworker.postgres.mirror import Mirror
@@ -29,8 +28,6 @@ app = typer.Typer(
     help="Keep a durable record of all jobs in Postgres, and compare it with Redis.",
 )
 
-#: Seconds that a mirror may take to end once the worker that it belongs to is gone.
-ORPHAN_PATIENCE = 15.0
 #: Objects made since the last look of the garbage collector.
 GARBAGE_THRESHOLD = 200_000
 #: Seconds until the thread that makes a batch ready lets the one that talks to Postgres have its turn.
@@ -115,7 +112,6 @@ def run(
     from streamworker.core import durations
     from streamworker.postgres.mirror import Mirror
     from streamworker.settings import read_endpoint
-    from streamworker.worker.leash import Leash
 
     log_to_stderr(LogLevel.INFO)
     settings = load_app(of).settings if of else settings_of(app, redis_url)
@@ -128,16 +124,7 @@ def run(
     endpoint = read_endpoint(metrics_port, metrics_host)
 
     async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, mirror.stop)
-
-        def orphaned() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending anyway
-                loop.call_soon_threadsafe(mirror.stop)
-
-        if (leash := Leash.inherited()) is not None:  # beside a worker: not without it
-            leash.hold(orphaned, patience=ORPHAN_PATIENCE)
+        stop_when_told(mirror.stop)
         server: HttpServer | None = None
         if endpoint is not None:
             server = await _answer(mirror, endpoint.host, endpoint.port)

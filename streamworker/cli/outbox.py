@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.mirror import ORPHAN_PATIENCE, Dsn, _dsn
+from streamworker.cli.mirror import Dsn, _dsn
 from streamworker.cli.options import AppName, Json, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
+from streamworker.cli.serving import stop_when_told
 
 if TYPE_CHECKING:
     from streamworker.outbox.waiting import Waiting
@@ -57,7 +56,6 @@ def relay(
     from streamworker.cli.target import load_app
     from streamworker.core import durations
     from streamworker.outbox.relay import Relay
-    from streamworker.worker.leash import Leash
 
     log_to_stderr(LogLevel.INFO)
     settings = load_app(of).settings if of else settings_of(app, redis_url)
@@ -68,16 +66,7 @@ def relay(
     async def serve() -> None:
         name = f"{socket.gethostname()}-{os.getpid()}"
         relay = Relay(settings, where, name, poll=every, listen=listen, keep=keeping)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, relay.stop)
-
-        def orphaned() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending anyway
-                loop.call_soon_threadsafe(relay.stop)
-
-        if (leash := Leash.inherited()) is not None:  # beside a worker: not without it
-            leash.hold(orphaned, patience=ORPHAN_PATIENCE)
+        stop_when_told(relay.stop)
         await relay.run()
 
     asyncio.run(serve())

@@ -9,11 +9,9 @@ from typing import Any
 from streamworker.core import durations
 from streamworker.core.job import Record
 from streamworker.core.lane import BACKLOG
-from streamworker.core.text import truncate_text
-from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks
+from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks, tune
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
-from streamworker.store import scripts
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
@@ -81,8 +79,7 @@ async def fix(queue: Queue, findings: Sequence[Finding], *, actor: str) -> int:
     """
     fixable = [each for each in findings if each.fixes]
     for each in fixable:
-        row = ("note", f"doctor:{each.check}", "fix", truncate_text(each.found, 200))
-        await queue.run(scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=row))
+        await tune.note(queue, actor, f"doctor:{each.check}", "fix", each.found)
         for command in each.fixes:
             await queue.caller.command(*command)
     return len(fixable)

@@ -132,12 +132,7 @@ async def reset_limit(queue: Queue, name: str, *, actor: str, reason: str = "") 
 
 async def change(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bool:
     """Send one row of `tune`, and let who may move by now move. False: there was nothing to change."""
-    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
-    (reply,) = await queue.run(
-        scripts.tune(
-            clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=(verb, name, value, reason)
-        )
-    )
+    reply = await _send(queue, actor, verb, name, value, reason)
     for _ in range(_WAKES):  # who may move by now moves now; the rest is the keeper's
         served, _ = await queue.run(
             scripts.wake(clock="", worker=actor, retention_ms=scripts.RETENTION_MS, limit=_TIMERS)
@@ -145,6 +140,20 @@ async def change(queue: Queue, actor: str, verb: str, name: str, value: str, rea
         if not served:
             break
     return bool(reply != b"NOTHING")
+
+
+async def note(queue: Queue, actor: str, name: str, value: str, reason: str) -> None:
+    """Say in the log what other calls are about to do; `name` and `value` have no white space."""
+    await _send(queue, actor, "note", name, value, reason)
+
+
+async def _send(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bytes:
+    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
+    rows = (verb, name, value, reason)
+    (reply,) = await queue.run(
+        scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
+    )
+    return bytes(reply)
 
 
 async def pauses(queue: Queue) -> list[Pause]:

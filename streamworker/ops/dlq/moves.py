@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from streamworker.core.errors import InvalidArgument
 from streamworker.core.ids import check_job_id
-from streamworker.core.text import truncate_text
+from streamworker.ops import tune
 from streamworker.ops.dlq.checks import Skipped, taken_by
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, find, letters
@@ -22,8 +22,6 @@ from streamworker.store.queue import Queue
 
 #: Letters that one call of a script moves, and bytes of envelopes: 25 MB took 200 ms (R32, R46).
 BATCH, BATCH_BYTES = 100, 524_288
-#: Longest reason that is kept, in characters.
-MAX_REASON = 200
 
 Which = Collection[str] | Filters
 T = TypeVar("T")
@@ -70,9 +68,7 @@ async def discard(
 async def note(queue: Queue, actor: str, what: str, which: Which, facts: str, reason: str) -> None:
     """One line in the audit for all that follows, written before it: who, what, which, how many, and why."""
     meant = which.describe() if isinstance(which, Filters) else "ids"
-    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
-    rows = ("note", f"dlq:{what}", f"{meant};{facts}", reason)
-    await queue.run(scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows))
+    await tune.note(queue, actor, f"dlq:{what}", f"{meant};{facts}", reason)
 
 
 async def choose(
