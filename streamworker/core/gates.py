@@ -260,6 +260,16 @@ def number_of(line: str) -> int:
     return int(line.partition(" ")[0] or "0")
 
 
+def words_of(line: str) -> list[tuple[str, str, str]]:
+    """Name, figures and limit of each gate in a line; '' for what its word does not have."""
+    found = []
+    for word in line.split(" ")[1:]:
+        name, _, rest = word.partition("|")
+        figures, _, limit = rest.partition("|")
+        found.append((name, figures, limit))
+    return found
+
+
 def entity_of(line: str) -> str | None:
     """What the entity lock in a line is about, such as `order:7`; None without one."""
     head = f"{GateKind.ENTITY}:"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamworker.core import durations
+from streamworker.core.gates import words_of
 from streamworker.core.job import Record
 from streamworker.core.states import Status
 from streamworker.ops.checks import Finding, ok, problem, warning
@@ -55,7 +56,7 @@ async def _holds(queue: Queue, gate: str, job_id: str) -> bool:
         return True
     granted = (record.text("hg") or "").split()
     kept = any(  # an entity that is kept through retries
-        word.split("|")[:2] == [gate, "strict"] for word in (record.text("ga") or "").split(" ")[1:]
+        (name, figures) == (gate, "strict") for name, figures, _ in words_of(record.text("ga") or "")
     )
     return gate in granted or (kept and record.status is Status.RETRY_SCHEDULED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamworker.core.gates import GateKind
+from streamworker.core.gates import GateKind, words_of
 from streamworker.ops import gates
 from streamworker.ops.explain.answer import Answer
 from streamworker.ops.explain.scene import Scene, said_by
@@ -99,8 +99,5 @@ async def _ahead(scene: Scene, name: str) -> int:
 
 def _limit_name(scene: Scene, name: str) -> str:
     """Under which name `limits set` reaches this gate."""
-    for word in (scene.record.text("ga") or "").split(" ")[1:]:
-        gate, *rest = word.split("|")
-        if gate == name and len(rest) > 1:
-            return rest[1]
-    return name
+    limits = {gate: limit for gate, _, limit in words_of(scene.record.text("ga") or "")}
+    return limits.get(name) or name
