@@ -182,7 +182,7 @@ local function leave(rec)                -- a waiting job that ends: its place a
   local gate = waits_at(rec)
   if gate then
     move_out(gate, rec.la, rec.id)
-    gate.touched = gate.kind ~= 'pause'
+    gate.touched = true                  -- who comes next moves up; a pause that opens is over with its last
     rec.en = '-'
   end
   if (rec.hg or '') ~= '' then

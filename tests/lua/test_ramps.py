@@ -81,6 +81,23 @@ def test_one_who_waits_alone_comes_in_at_once(shard: Shard) -> None:
     assert ids(shard.claim()) == ["a"]
 
 
+def test_a_ramp_is_over_when_the_last_who_waits_is_cancelled(shard: Shard) -> None:
+    """The lane of those who wait is paused, so the ramp stands still, with no timer; then nobody is left."""
+    shard.tune("pause", "task:add")
+    fill(shard, "a", "b", gates="")
+    shard.claim()
+    shard.tune("pause", "lane:normal")
+    shard.tune("resume", "task:add", 10_000)
+    waken(shard)
+    for job_id in ("a", "b"):
+        shard.cancel(job_id)
+
+    shard.tune("resume", "lane:normal", 0)
+    waken(shard)
+
+    assert "pauses" not in shard.look().ttls
+
+
 # --- lanes ------------------------------------------------------------------------------------------------
 
 
