@@ -11,7 +11,7 @@ import itertools
 import os
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streamworker.core.outcome import Success
@@ -132,8 +132,8 @@ class Story:
         """Events of one call; each has a key of its own."""
         names = [self.name() for _ in range(count)]
         mode = "collect" if mode == "event" else mode
-        depth = len(self.waits)
-        expected = [self.merge(name, mode, depth) for name in names]
+        before = len(self.waits), len(self.backlog)
+        expected = [self.merge(name, mode, *before) for name in names]
         assert self.shard.coalesce(*(self.make(name, mode) for name in names)) == expected
         self.sent += [(name, mode) for name in names if name in self.went_to]
 
@@ -148,13 +148,15 @@ class Story:
             fingerprint="f",
         )
 
-    def merge(self, name: str, mode: str, depth: int) -> str:
-        """`depth`: of the lane, before the call. An event that opens a window is a new job."""
+    def merge(self, name: str, mode: str, depth: int, backlog: int) -> str:
+        """Both of the lane, before the call: what is full by it counts for the next. An event that opens a window
+        is a new job.
+        """
         now = self.shard.now
         window = self.windows.get(mode)
         if window is None or window.until <= now:
             if depth >= LIMIT:
-                if len(self.backlog) >= BACKLOG:
+                if backlog >= BACKLOG:
                     return "REJECTED 1000 backlog_full"
                 self.deferred.add(name)
             self.windows[mode] = Window(name, now + WINDOW, [name])
@@ -218,6 +220,7 @@ class Story:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 40)), min_size=4, max_size=30))
+@example(steps=[("plain", 0)] * 4 + [("event", 1), ("event", 2)])  # full in a call that opens the next window
 def test_every_disposition_is_as_the_rules_say_in_any_sequence(
     valkey_shard: Shard, steps: list[tuple[str, int]]
 ) -> None:
