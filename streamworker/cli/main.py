@@ -25,6 +25,7 @@ from streamworker.cli import (
     overload,
     route,
     run,
+    runbook,
     top,
     tune,
     workers,
@@ -76,6 +77,7 @@ app.command("pause")(tune.pause)
 app.command("resume")(tune.resume)
 app.command("throttle")(overload.throttle)
 app.command("drain")(overload.drain)
+app.add_typer(runbook.app, name="runbook")
 app.command("doctor")(doctor.doctor)
 app.command("exporter")(exporter.exporter)
 app.command("demo")(demo.demo)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from streamworker.core.errors import JobMissing, JobNotFound
 from streamworker.core.states import TERMINAL, Status
 from streamworker.postgres.connection import connect, passing, unavailable
+from streamworker.postgres.entries import Action
 from streamworker.request import JobView
 from streamworker.settings import Settings
 from streamworker.store.events import Transition
@@ -121,6 +122,28 @@ async def find(settings: Settings, job_id: str, *, moves: bool = True) -> Rememb
             return None
         rows = await connection.fetch(MOVES, job_id) if moves else []
         return Remembered(dict(row), tuple(_move(job_id, dict(each)) for each in rows))
+    except Exception as error:
+        if passing(error):
+            raise unavailable(error) from error
+        raise
+    finally:
+        await connection.close()
+
+
+ACTIONS = """
+SELECT (extract(epoch FROM at) * 1000)::bigint AS at_ms, actor, action, subject, detail
+FROM streamworker.operator_actions
+WHERE namespace = $1 AND at >= to_timestamp($2::float8 / 1000) ORDER BY at, id
+"""
+
+
+async def actions_since(settings: Settings, since_ms: int) -> list[Action]:
+    """What operators did from that moment on, as far as the mirror is. Raises PostgresUnavailable."""
+    assert settings.postgres_dsn is not None
+    connection = await connect(settings.postgres_dsn, writes=False)
+    try:
+        rows = await connection.fetch(ACTIONS, settings.namespace, since_ms)
+        return [Action(*row) for row in rows]
     except Exception as error:
         if passing(error):
             raise unavailable(error) from error

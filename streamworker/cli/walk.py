@@ -1,0 +1,200 @@
+"""Walking through the runbook: what is shown, asked and run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from streamworker.cli.options import open_queue
+from streamworker.cli.output import clean, print_table, say
+
+if TYPE_CHECKING:
+    from streamworker.ops.runbook import Command, Diagnosis, Kind, Step, Told
+    from streamworker.ops.runbook.note import Ran
+    from streamworker.ops.runbook.sight import Sight
+    from streamworker.settings import Settings
+
+
+def somebody_is_there() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Quit(Exception):
+    """Enough."""
+
+
+class Walk:
+    """One walk through the nine steps. The first look is taken at once; raises as `looking.look`."""
+
+    def __init__(self, settings: Settings, critical: str | None, seconds: float, *, shown: bool) -> None:
+        self._settings = settings
+        self._critical = critical
+        self._seconds = seconds
+        self._shown = shown
+        self.ran: list[Ran] = []
+        self._seen = 0  # commands that had been run when `_now` was looked at
+        self.before = self._now = self._look()
+
+    def _look(self) -> Diagnosis:
+        from streamworker.ops.runbook import diagnose
+        from streamworker.ops.runbook.looking import look
+
+        async def once() -> Diagnosis:
+            async with open_queue(self._settings) as queue:
+                return diagnose(await look(queue, self._seconds), self._critical)
+
+        return asyncio.run(once())
+
+    def now(self) -> Diagnosis:
+        """What is there by now: looked at again once something was run."""
+        if len(self.ran) > self._seen:
+            self._now, self._seen = self._look(), len(self.ran)
+        return self._now
+
+    # --- without a person
+
+    def show_all(self) -> None:
+        """All steps, with what they propose."""
+        from streamworker.ops.runbook import Kind, Step
+
+        if self._shown:
+            self.show_head()
+            for step in Step:
+                self.show(step, *Kind)
+
+    def run_steps(self, names: Collection[str]) -> None:
+        """Run the changes that are proposed at these steps, in the order of the steps."""
+        from streamworker.ops.runbook import Kind, Step
+
+        for step in Step:
+            if step not in names:
+                continue
+            commands = self.now().told(step).of(Kind.CHANGE)
+            if not commands:
+                say(f"step {step}: there is nothing to run")
+            for command in commands:
+                self.run(step, command)
+
+    # --- with one
+
+    def ask(self) -> None:
+        """Step by step: show it, and run what gets a yes. Ctrl-C and the end of the input end the walk."""
+        from streamworker.ops.runbook import Kind, Step
+
+        self.show_head()
+        with suppress(Quit, KeyboardInterrupt):
+            for step in Step:
+                told = self.show(step, Kind.LATER)  # the others are asked for
+                for command in told.of(Kind.LOOK, Kind.CHANGE):
+                    if _agreed(command):
+                        self.run(step, command)
+
+    # --- both
+
+    def show_head(self) -> None:
+        """The aim, and the lanes."""
+        from streamworker.ops.runbook import AIM
+
+        sight = self.before.sight
+        print(clean(f"{sight.app}: {AIM}"))
+        print()
+        show_lanes(sight)
+
+    def show(self, step: Step, *kinds: Kind) -> Told:
+        """One step, by what is there now, with its commands of these kinds; returns it."""
+        from streamworker.ops.runbook import TITLES
+
+        told = self.now().told(step)
+        print()
+        print(f"{step.number}. {TITLES[step]}: {told.why.replace('_', ' ')}")
+        for line in told.says:
+            print(f"   {clean(line)}")
+        for command in told.of(*kinds):
+            print(f"   $ {command.line}")
+        sys.stdout.flush()
+        return told
+
+    def run(self, step: Step, command: Command) -> None:
+        """Run a command as its own process, show what it prints, and keep it for the note."""
+        from streamworker.ops.runbook.note import Ran
+        from streamworker.store.depths import now_ms
+
+        async def clock() -> int:
+            async with open_queue(self._settings) as queue:
+                return await now_ms(queue.caller.command)
+
+        at = asyncio.run(clock())
+        done = subprocess.run(
+            [sys.executable, "-m", "streamworker", *command.words],
+            env={
+                **os.environ,
+                "STREAMWORKER_REDIS_URL": self._settings.redis_url,
+                "STREAMWORKER_NAMESPACE": self._settings.namespace,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        output = done.stdout.decode("utf-8", "replace")
+        self.ran.append(Ran(step, command, at, done.returncode, output))
+        if self._shown:
+            print(f"   $ {command.line}")
+            for line in output.splitlines():
+                print(f"   | {clean(line)}")
+            sys.stdout.flush()
+
+    def end(self) -> Diagnosis:
+        """The last look, shown if something was run."""
+        after = self.now()
+        if self.ran and self._shown:
+            print()
+            show_lanes(after.sight)
+        return after
+
+    def json(self, after: Diagnosis) -> dict[str, Any]:
+        """`--json`."""
+        return {
+            **self.before.json(),
+            "ran": [one.json() for one in self.ran],
+            "after": after.sight.figures() if self.ran else None,
+        }
+
+    async def note(self, after: Diagnosis) -> str:
+        """The incident note, with what the audit says since the first look."""
+        from streamworker.ops import audit
+        from streamworker.ops.runbook import note
+        from streamworker.request import actor
+
+        async with open_queue(self._settings) as queue:
+            actions = await audit.actions(queue, self.before.sight.at)
+        return note.write(self.before, after, self.ran, actions, who=actor())
+
+
+def show_lanes(sight: Sight) -> None:
+    """The lanes and the backlog, as a table."""
+    from streamworker.ops.runbook.words import pace, span
+
+    rows = [
+        (row.lane, row.ready, row.parked, row.in_flight, span(row.oldest),
+         None if row.target is None else span(row.target), pace(row.came_in), pace(row.went_out))
+        for row in sight.lanes
+    ]  # fmt: skip
+    oldest = None if sight.drain.oldest_ms is None else sight.drain.oldest_ms / 1000
+    rows.append(("backlog", sight.drain.depth, 0, 0, span(oldest), None, pace(sight.deferred), "-"))
+    print_table(["lane", "#ready", "#parked", "#running", "#oldest", "#target", "#in", "#out"], rows)
+
+
+def _agreed(command: Command) -> bool:
+    """Ask for one command. Raises Quit."""
+    print(f"   $ {command.line}\n   run it? [y/N/q] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer or answer.strip().lower() in ("q", "quit"):
+        raise Quit
+    return answer.strip().lower() in ("y", "yes")
