@@ -174,7 +174,8 @@ class Cache:
         return []
 
     async def close(self) -> None:
-        """Close the connection of this event loop."""
+        """Close the connection of this event loop, and those of loops that are closed."""
+        self._abandon_closed()
         home = self._homes.pop(asyncio.get_running_loop(), None)
         if home is not None:
             await home.caller.close()
@@ -269,11 +270,19 @@ class Cache:
         loop = asyncio.get_running_loop()
         home = self._homes.get(loop)
         if home is None:
+            self._abandon_closed()
             caller = Caller(
                 self._url, self._keys.tag, patience=self.patience, timeout=max(1.0, self.patience)
             )
             home = self._homes[loop] = _Home(caller)
         return home
+
+    def _abandon_closed(self) -> None:
+        """Let go of the connections of loops that were closed without `close`."""
+        for reference in self._homes.keyrefs():  # a list: other threads may have loops of their own
+            loop = reference()
+            if loop is not None and loop.is_closed() and (home := self._homes.pop(loop, None)) is not None:
+                home.caller.link.abort()
 
     def _count(self, result: CacheResult, times: int) -> None:
         for _ in range(times):

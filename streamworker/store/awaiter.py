@@ -103,6 +103,10 @@ class Awaiter:
             for event in self._wanted.pop(job_id, []):
                 event.set()
 
+    def abandon(self) -> None:
+        """The event loop is closed: there is nobody who waits."""
+        self._link.abort()
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -98,8 +98,29 @@ def check_url(url: str) -> None:
     """Refuse a URL that no connection can be made of. Raises ServerUnsuitable."""
     import redis
 
+    _unconnected(redis, url, {})
+
+
+#: What a URL may not decide, beside what `_options` does: it would be decided twice, or for another reader.
+_NOT_THE_URLS = frozenset(
+    {"single_connection_client", "max_connections", "timeout", "encoding", "encoding_errors"}
+    | {"retry_on_timeout", "retry_on_error"}
+)
+
+
+def _unconnected(library: Any, url: str, options: dict[str, Any]) -> Any:
+    """A connection of redis-py that is yet to be connected. Raises ServerUnsuitable.
+
+    What we decide stands, whatever the URL says: with `?protocol=3` replies would have other shapes (R25).
+    """
+    from redis.exceptions import RedisError
+
+    ours = _NOT_THE_URLS | _options(0).keys()
+    before, mark, query = url.partition("?")
+    said = [part for part in query.split("&") if part.partition("=")[0] not in ours]
     try:
-        redis.ConnectionPool.from_url(url)
+        pool = library.ConnectionPool.from_url(before + mark + "&".join(said), **options)
+        return pool.make_connection()
     except ValueError as error:
         # redis-py's message may quote the URL, and a URL may hold a password
         detail = "is not a Redis URL" if "@" in url else f"is not a Redis URL: {error}"
@@ -107,6 +128,14 @@ def check_url(url: str) -> None:
         if "@" in url:
             remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
         raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
+    except RedisError as error:  # an option of TLS that cannot be
+        raise ServerUnsuitable(f"{redact(url)!r} cannot be used: {error}", "change its options") from None
+    except TypeError as error:
+        option = str(error).rpartition("argument ")[2]
+        raise ServerUnsuitable(
+            f"{redact(url)!r} has an option that is not known: {option}",
+            "take it out of the URL; those of redis-py are known",
+        ) from None
 
 
 def _discard(connection: Any) -> None:
@@ -115,6 +144,13 @@ def _discard(connection: Any) -> None:
     if writer is not None:
         writer.transport.abort()
         connection._reader = connection._writer = None
+
+
+def _end_without_loop(transport: Any) -> None:
+    """Close the socket of a transport whose loop is closed, and can close nothing any more."""
+    raw = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
+    with contextlib.suppress(Exception):
+        raw._call_connection_lost(None)
 
 
 def _lost(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
@@ -218,11 +254,9 @@ class Link:
         import redis.asyncio
         from redis.exceptions import RedisError
 
-        check_url(self.url)
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
         options = _options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
-        pool = redis.asyncio.ConnectionPool.from_url(self.url, **options)
-        connection = cast(Any, pool).make_connection()
+        connection = _unconnected(redis.asyncio, self.url, options)
         try:
             async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
                 await connection.connect()
@@ -336,7 +370,10 @@ class Link:
             # A transport that is never told its connection is lost would warn; its loop may be closed.
             with contextlib.suppress(AttributeError, RuntimeError):
                 transport.abort()
+            with contextlib.suppress(AttributeError):
                 self._connection._reader = self._connection._writer = None
+            if self._loop is not None and self._loop.is_closed():
+                _end_without_loop(transport)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -410,10 +447,8 @@ class SyncLink:
         import redis
         from redis.exceptions import RedisError
 
-        check_url(self.url)
         self._pid = os.getpid()
-        pool: Any = redis.ConnectionPool.from_url(self.url, **_options(self.timeout))
-        connection = pool.make_connection()
+        connection = _unconnected(redis, self.url, _options(self.timeout))
         try:
             connection.connect()
         except RedisError as error:

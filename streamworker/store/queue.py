@@ -163,6 +163,11 @@ class Queue:
         await self._awaiter.close()
         await self.caller.close()
 
+    def abandon(self) -> None:
+        """Let go of the connections of an event loop that was closed without `close`."""
+        self._awaiter.abandon()
+        self.caller.link.abort()
+
 
 class QueueSource:
     """A queue for each event loop and process that asks: connections are never shared (R27)."""
@@ -179,12 +184,21 @@ class QueueSource:
         loop = asyncio.get_running_loop()
         known = self._queues.get(loop)
         if known is None or known[0] != os.getpid():
+            self._abandon_closed()
             known = (os.getpid(), Queue(self.settings, opens=self._opens))
             self._queues[loop] = known
         return known[1]
 
+    def _abandon_closed(self) -> None:
+        """An `asyncio.run` for each call would leave a connection behind each time."""
+        for reference in self._queues.keyrefs():  # a list: other threads may have loops of their own
+            loop = reference()
+            if loop is not None and loop.is_closed() and (known := self._queues.pop(loop, None)) is not None:
+                known[1].abandon()
+
     async def close(self) -> None:
-        """Close the running loop's queue, if there is one."""
+        """Close the running loop's queue, if there is one, and those of loops that are closed."""
+        self._abandon_closed()
         known = self._queues.pop(asyncio.get_running_loop(), None)
         if known is not None and known[0] == os.getpid():
             await known[1].close()

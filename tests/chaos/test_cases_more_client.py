@@ -1,0 +1,113 @@
+"""More faults of producers and connections, beyond the list of cases."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from pathlib import Path
+
+import pytest
+import redis
+
+from streamworker import App, Client, Context, ServerUnsuitable
+from streamworker.flow.cache import Cache
+from streamworker.settings import read
+from streamworker.store.connection import SyncLink
+from tests.integration.serving import serving
+from tests.servers import BenchServer
+from tests.waiting import wait_until, wait_until_async
+
+
+def connections(server: BenchServer, name: str) -> int:
+    """Connections to the server that have this name."""
+    with redis.Redis.from_url(server.url) as client:
+        return sum(one["name"] == name for one in client.client_list())
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def named(server: BenchServer, name: str) -> str:
+    return f"{server.url}?client_name={name}"
+
+
+# --- loops that come and go ------------------------------------------------------------------------------
+
+
+def test_a_loop_for_each_call_leaves_no_connections_behind(valkey: BenchServer, namespace: str) -> None:
+    """`asyncio.run(client.enqueue(...))` in a view that has no loop: each left a socket and a loop behind."""
+    client = Client(named(valkey, namespace), app="cases", namespace=namespace)
+    files = 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        for number in range(12):
+            asyncio.run(client.enqueue("work", {"n": number}))
+            files = files or open_files()
+
+    assert open_files() <= files
+    wait_until(lambda: connections(valkey, namespace) <= 1, what="the server has one connection at most")
+    asyncio.run(client.close())
+
+
+def test_a_cache_that_each_call_reads_in_a_loop_of_its_own_leaves_no_connections(
+    valkey: BenchServer, namespace: str
+) -> None:
+    cache = Cache(named(valkey, namespace))
+    cache.attach(read("cases", redis_url=valkey.url, namespace=namespace))
+
+    for _ in range(8):
+        assert cache.get_sync("answer", lambda: 42) == 42
+
+    wait_until(lambda: connections(valkey, namespace) <= 1, what="the server has one connection at most")
+    asyncio.run(cache.close())
+
+
+# --- what a URL may say ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "protocol=3",
+        "decode_responses=true",
+        "socket_timeout=0.01",
+        "retry_on_timeout=yes",
+        "max_connections=1",
+        "timeout=3",
+        "single_connection_client=true",
+        "health_check_interval=1",
+    ],
+)
+async def test_options_of_the_url_change_no_shape_and_no_limit(
+    valkey: BenchServer, namespace: str, option: str
+) -> None:
+    """R25: with `?protocol=3` a worker died of the first job that woke it, since replies were dicts."""
+    app = App("cases", redis_url=f"{valkey.url}?{option}", namespace=namespace, lease="1s")
+
+    @app.task
+    async def add(ctx: Context, a: int, b: int) -> int:
+        return a + b
+
+    async with app, serving(app) as worker:
+        with redis.Redis.from_url(valkey.url) as client:
+            await wait_until_async(
+                lambda: any(one["cmd"] == "xreadgroup" for one in client.client_list()),
+                what="the worker's blocking read",
+            )
+        job = await add.enqueue(1, 2)
+        assert await job.result(5) == 3
+    assert SyncLink(app.settings.redis_url).call("PING") == b"PONG"
+    assert worker.started.is_set()
+
+
+@pytest.mark.parametrize("option", ["colour=blue", "ssl_cert_reqs=perhaps"])
+async def test_an_option_that_is_none_is_said_in_one_line(option: str) -> None:
+    url = f"{'rediss' if option.startswith('ssl') else 'redis'}://me:s3cret@127.0.0.1:1/0?{option}"
+    async with Client(url, app="cases") as client:
+        with pytest.raises(ServerUnsuitable) as refused:
+            await client.enqueue("work", {})
+
+    assert option.partition("=")[0] in str(refused.value) or "perhaps" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
