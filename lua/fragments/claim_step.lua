@@ -124,7 +124,7 @@ local function take_held(rec, from, entry, env)
       local over = not rec.bu and after_cancel(rec, now)
       if not rec.bu then rec.attempt = math.max(0, rec.attempt - 1) end
       if over then return fail(rec, over, 'persistent', over, '', env, 'own') end
-      transition(rec, 'queued', 'no_slot', close_claim(rec, 'released', 'own', true))
+      transition(rec, 'queued', 'no_slot', nil, close_claim(rec, 'released', 'own', true))
       ack_entry(rec)
       return make_ready(rec, env)
     end

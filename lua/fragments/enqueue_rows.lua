@@ -12,9 +12,10 @@ if on and switch.bound then
   log_is_full = tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound)
 end
 local replies = {}
+local there = find_records(3, 5)
 for i = 3, #ARGV, 5 do
   local id = ARGV[i]
-  local reply = decide(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  local reply = decide(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], there[(i + 2) / 5])
   seen_ids[id] = seen_ids[id] or reply
   replies[#replies + 1] = reply
 end

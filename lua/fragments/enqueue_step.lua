@@ -28,9 +28,15 @@ local function reject(row, retry_ms, why) -- nothing of it stays but a count
   return 'REJECTED ' .. format('%d', retry_ms) .. ' ' .. why
 end
 
-local function decide(id, task, lane, env, extra)
+local function find_records(first, size) -- what `decide` takes with each row: one read for up to 500 of them
+  local keys = {}
+  for i = first, #ARGV, size do keys[#keys + 1] = JOB .. ARGV[i] end
+  return #keys > 1 and #keys <= CHUNK and redis.call('MGET', unpack(keys)) or {}
+end
+
+local function decide(id, task, lane, env, extra, known)
   if seen_ids[id] then return seen_ids[id] end
-  local known = redis.call('GET', JOB .. id)
+  if known == nil then known = redis.call('GET', JOB .. id) end
   if known then return match(known, '\ndi=([^\n]*)') or 'ACCEPTED' end
   local row = { id = id, task = task, lane = lane, env = env, at = now_text, plain = extra == '' }
   if extra ~= '' then
@@ -133,14 +139,16 @@ local function lines_of(row)             -- what its record says beyond the firs
   return more
 end
 
-local function write_record(row, entry)
+local function write_record(row, entry, records) -- adds its name and line, to be written together
   local more = row.plain and '' or lines_of(row)
-  -- The record last: until it is there, its key counts as free and its deadline names nobody.
+  -- The records last: until one is there, its key counts as free and its deadline names nobody.
   if (row.deadline or '') ~= '' then redis.call('ZADD', DEADLINES, row.deadline, row.id) end
   if (row.key or '') ~= '' then
     redis.call('SET', KEY .. row.key, row.id .. ' ' .. row.fingerprint .. ' open')
   end
-  redis.call('SET', JOB .. row.id, 'queued ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more)
+  local n = #records
+  records[n + 1] = JOB .. row.id
+  records[n + 2] = 'queued ' .. entry .. ' ' .. row.lane .. ' ' .. row.task .. ' ' .. row.at .. more
   return more
 end
 
@@ -164,14 +172,18 @@ local function write_accepted()
   end
   if turnstile then turnstile.write() end
   if gates then gates.write() end
+  local records, on = {}, #accepted > 0 and mirrored()
   for i = 1, #accepted do
     local row = accepted[i]
-    local more = write_record(row, write_place(row))
+    local more = write_record(row, write_place(row), records)
     bump('enqueued:' .. row.lane .. ':' .. row.task, 1)
     lines[#lines + 1] = new_line(row, accepted[i - 1])
-    if mirrored() then
+    if on then
       tell('p', row.env)
       if more ~= '' then tell('k', more) end
     end
+  end
+  for i = 1, #records, CHUNK do
+    redis.call('MSET', unpack(records, i, math.min(i + CHUNK - 1, #records)))
   end
 end

@@ -12,17 +12,17 @@ local function after_cancel(rec, due)    -- D9: only a success wins over a cance
   return nil
 end
 
--- D1: what this fence came to, for a re-sent settle: fence outcome by started ended. Returns the fence as
--- a fact for the log, since the token that follows has none. `at_once`: it goes to its stream again.
+-- D1: what this fence came to, for a re-sent settle: fence outcome by started ended. Returns the fence for
+-- the log, since the token that follows has none; nil if there was none. `at_once`: it goes to its stream again.
 local function close_claim(rec, outcome, by, at_once)
   local fence = rec.fence
-  if fence == '0' then return '' end
+  if fence == '0' then return nil end
   put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
     .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
   rec.fence, rec.lease = '0', '0'
-  if rec.looked or (rec.bu or '') ~= '' then return ' fence=' .. fence end      -- a look passed no gates
+  if rec.looked or (rec.bu or '') ~= '' then return fence end      -- a look passed no gates
   if rec.ga then open_gates().free(rec, at_once) end
-  return ' fence=' .. fence
+  return fence
 end
 
 local function release_key(rec, final)   -- D11: success keeps the key for its window, anything else frees it
@@ -60,7 +60,7 @@ end
 
 local function succeed(rec, reason, result, by)
   rec.strikes = 0
-  transition(rec, 'succeeded', reason, close_claim(rec, 'succeeded', by))
+  transition(rec, 'succeeded', reason, nil, close_claim(rec, 'succeeded', by))
   if result ~= '' then
     if mirrored() then tell('r', result) end
     if #result > SMALL or string.find(result, '\n', 1, true) then
@@ -84,7 +84,7 @@ end
 local function bury(rec, reason, class, code, text, env, by) -- to be looked at, and only then to be ended
   if HELD[rec.status] then
     local held = close_claim(rec, 'retry', by)
-    transition(rec, 'retry_scheduled', 'burial', ' class=' .. class .. ' code=' .. code .. held)
+    transition(rec, 'retry_scheduled', 'burial', ' class=' .. class .. ' code=' .. code, held)
     if text ~= '' and mirrored() then tell('x', text) end
   else
     audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' burial_requested'
@@ -108,7 +108,7 @@ local function fail(rec, reason, class, code, text, env, by)
   end
   if rec.fence == '0' then put(rec, 'fi', now_text) end      -- nobody held it: no `sd` says when
   local held = close_claim(rec, 'failed', by)
-  transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code .. held)
+  transition(rec, 'failed_terminal', reason, ' class=' .. class .. ' code=' .. code, held)
   if text ~= '' and mirrored() then tell('x', text) end
   put(rec, 'ec', class .. ' ' .. code)
   effect(rec)

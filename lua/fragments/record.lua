@@ -44,9 +44,13 @@ local function place(status, en)         -- the depth counter that counts a reco
   return waits and waits[sub(en, 1, 1)] or HELD[status]
 end
 
-local function token_of(rec)
+local function head_of(rec)              -- the state token without fence and lease
   return rec.status .. ' ' .. text_of[rec.attempt] .. ' ' .. text_of[rec.starts] .. ' ' .. text_of[rec.strikes]
-    .. ' ' .. text_of[rec.version] .. ' ' .. text_of[rec.epoch] .. ' ' .. rec.fence .. ' ' .. rec.lease
+    .. ' ' .. text_of[rec.version] .. ' ' .. text_of[rec.epoch] .. ' '
+end
+
+local function token_of(rec)
+  return head_of(rec) .. rec.fence .. ' ' .. rec.lease
 end
 
 local function read_lines(rec, lines_text)

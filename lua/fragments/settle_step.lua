@@ -64,7 +64,7 @@ local function end_attempt(rec, kind, by, reason, class, code, delay, policy, te
     facts = format(' due=%d', due)
   end
   local held = close_claim(rec, kind == 'R' and 'retry' or 'released', by, delay == 0)
-  transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, facts .. held)
+  transition(rec, kind == 'R' and 'retry_scheduled' or 'queued', reason, facts, held)
   if kind == 'R' and text ~= '' and mirrored() then tell('x', text) end
   if kind == 'R' then
     put(rec, 'ec', class .. ' ' .. code)
@@ -91,9 +91,9 @@ local function end_burial(rec, kind, reason, delay, text, env, by)
   local waits = kind == 'R' and reason == 'burial_waits'
   local held = close_claim(rec, waits and 'retry' or 'released', by)
   if waits then
-    transition(rec, 'retry_scheduled', reason, format(' due=%d', now + delay) .. held)
+    transition(rec, 'retry_scheduled', reason, format(' due=%d', now + delay), held)
   else
-    transition(rec, 'queued', reason, held)
+    transition(rec, 'queued', reason, nil, held)
   end
   ack_entry(rec)
   if waits then park(rec, env, now + delay) else make_ready(rec, env) end
@@ -117,7 +117,7 @@ local function settle_mark(rec, started_ago)
     local ago = tonumber(started_ago) or 0
     rec.lease = format('%d', now + lease_ms)
     put(rec, 'sa', format('%d', now - ago))
-    transition(rec, 'processing', 'started', format(' at=%d', -ago))
+    transition(rec, 'processing', 'started', nil, nil, ago)
   end
   return 'OK'
 end

@@ -2,7 +2,8 @@
 --
 -- The table is TRANSITIONS of core/states.py; a test keeps them equal. An illegal edge raises before
 -- anything is written. The record's numbers are set first, then the edge is taken, so that one state token
--- serves the record and the log. A line of the log: id from token reason [name=value ...].
+-- serves the record and the log. A line of the log: id from token reason [name=value ...]; or `id = fence [offset]`
+-- where all else is as the line before says, as with most jobs that a call claims or ends.
 local EDGES = {
   queued = { claimed = true, failed_terminal = true },
   retry_scheduled = { claimed = true, failed_terminal = true },
@@ -22,15 +23,43 @@ local function step(rec, to)
   return from
 end
 
-local function transition(rec, to, reason, facts)
-  local from = step(rec, to)
+local said = {}                          -- what the last line without further facts says
+
+local function again(from, rec, reason)  -- whether it says the same of this job, but for fence and moment
+  return said.line == #lines and said.reason == reason and said.from == from and said.to == rec.status
+    and said.version == rec.version and said.attempt == rec.attempt and said.starts == rec.starts
+    and said.strikes == rec.strikes and said.epoch == rec.epoch
+end
+
+local function say(from, rec, reason, head)
+  said.line, said.from, said.to, said.reason, said.head = #lines, from, rec.status, reason, head
+  said.version, said.attempt, said.starts = rec.version, rec.attempt, rec.starts
+  said.strikes, said.epoch = rec.strikes, rec.epoch
+end
+
+-- `ended`: the fence of the claim that ends here, which the token has no more. `ago`: how many ms before this
+-- call the handler began.
+local function transition(rec, to, reason, facts, ended, ago)
+  local from, mark = step(rec, to), ago and ' at='
   touch(rec)
-  local token = token_of(rec)
-  rec.token = token
   if rec.begun then                      -- the line stands for claimed -> processing as well (D20)
-    from, facts = 'claimed', (facts or '') .. ' started=' .. text_of[-rec.begun]
-    if rec.tried ~= rec.attempt then facts = facts .. ' tried=' .. text_of[rec.tried] end
+    from, mark, ago = 'claimed', ' started=', rec.begun
+    if rec.tried ~= rec.attempt then facts = (facts or '') .. ' tried=' .. text_of[rec.tried] end
     rec.begun = nil
   end
-  lines[#lines + 1] = rec.id .. ' ' .. from .. ' ' .. token .. ' ' .. reason .. (facts or '')
+  local line, head
+  if not facts and again(from, rec, reason) then
+    rec.token = said.head .. rec.fence .. ' ' .. rec.lease
+    line = rec.id .. ' = ' .. (ended or rec.fence)
+    if mark then line = line .. ' ' .. text_of[-ago] end
+    said.line = said.line + 1
+  else
+    head = head_of(rec)
+    rec.token = head .. rec.fence .. ' ' .. rec.lease
+    line = rec.id .. ' ' .. from .. ' ' .. rec.token .. ' ' .. reason .. (facts or '')
+    if ended then line = line .. ' fence=' .. ended end
+    if mark then line = line .. mark .. text_of[-ago] end
+  end
+  lines[#lines + 1] = line
+  if head and not facts then say(from, rec, reason, head) end
 end

@@ -40,76 +40,135 @@ class Transition(NamedTuple):
 _transition = cast("Callable[[tuple[Any, ...]], Transition]", partial(tuple.__new__, Transition))
 
 
-def decode(fields: Mapping[bytes, bytes]) -> list[Transition]:
-    """The transitions of one entry of the log, which holds one script call however many jobs it moved."""
-    found: list[Transition] = []
-    at = int(fields[b"t"])
-    actor = fields.get(b"w", b"-").decode()
-    worker = None if actor == "-" else actor
-    script = fields.get(b"s", b"").decode()
-    plain: Mapping[str, str] = _NO_FACTS  # task and lane of the new job before, also of those that name none
-    for number, line in enumerate(fields.get(b"e", b"").decode().split("\n"), 1):
-        if not line:
-            continue
-        job_id, before, *words = line.split(" ")
-        if before != "+":
-            _moved(found, number, job_id, before, words, at, worker, script)
-            continue
-        facts, reason = plain, "enqueued"
-        if words:
-            task, lane, *more = words
-            facts = plain = {"task": task, "lane": lane}
-            if more:
-                facts = {**plain, **dict([fact.split("=", 1) for fact in more])}
-                reason = "delayed" if "due" in facts else "deferred" if "backlog" in facts else "enqueued"
-        elif not plain:
-            raise ValueError(f"nothing says what the task of {job_id} is")
+class Edge(NamedTuple):
+    """What a line says beside job, fence and moment: often many lines of an entry say the same."""
+
+    source: Status | None
+    target: Status
+    attempt: int
+    starts: int
+    strikes: int
+    version: int
+    epoch: int
+    reason: str
+    facts: Mapping[str, str]
+    #: The attempt that began, where the line stands for claimed -> processing as well (D20).
+    tried: int | None = None
+
+
+class Line(NamedTuple):
+    """What an entry says of one job: one edge, or two."""
+
+    job_id: str
+    edge: Edge
+    fence: int
+    offset: int | None  # ms, to be added to the entry's time: when the handler began
+
+    def moves(self, number: int, at_ms: int, worker: str | None, script: str) -> list[Transition]:
+        """The transitions that the line stands for; `number` is its place in the entry, from 1."""
+        job_id, edge, fence, offset = self
+        source, target, attempt, starts, strikes, version, epoch, reason, facts, tried = edge
+        found = []
+        if tried is not None:
+            source = _PROCESSING
+            found.append(
+                _transition(
+                    (job_id, epoch, version - 1, _CLAIMED, source, at_ms + (offset or 0), tried, fence,
+                     "started", worker, script, _NO_FACTS, starts, strikes, number, None)
+                )
+            )  # fmt: skip
+        elif offset is not None:
+            at_ms += offset
         found.append(
             _transition(
-                (job_id, 0, 1, None, _QUEUED, at, 0, 0, reason, worker, script, facts, 0, 0, number, None)
+                (job_id, epoch, version, source, target, at_ms, attempt, fence,
+                 reason, worker, script, facts, starts, strikes, number, None)
             )
-        )
+        )  # fmt: skip
+        return found
+
+
+_line = cast("Callable[[tuple[Any, ...]], Line]", partial(tuple.__new__, Line))
+
+
+def decode(fields: Mapping[bytes, bytes]) -> list[Transition]:
+    """The transitions of one entry of the log, which holds one script call however many jobs it moved."""
+    at, worker, script = int(fields[b"t"]), actor(fields), fields.get(b"s", b"").decode()
+    return [
+        move
+        for number, line in enumerate(lines(fields), 1)
+        for move in line.moves(number, at, worker, script)
+    ]
+
+
+def actor(fields: Mapping[bytes, bytes]) -> str | None:
+    """Who called, as an entry names them; None for producers."""
+    name = fields.get(b"w", b"-").decode()
+    return None if name == "-" else name
+
+
+def lines(fields: Mapping[bytes, bytes]) -> list[Line]:
+    """The lines of one entry. Raises ValueError, KeyError, IndexError for what is none."""
+    text = fields.get(b"e", b"").decode()
+    found: list[Line] = []
+    if not text:
+        return found
+    edge: Edge | None = None  # of the line before
+    born: Edge | None = None  # of the new job before
+    for line in text.split("\n"):
+        words = line.split(" ")
+        how = words[1]
+        if how == "=":
+            if edge is None:
+                raise ValueError(f"nothing says how {words[0]} moved")
+            offset = int(words[3]) if len(words) > 3 else None
+            found.append(_line((words[0], edge, int(words[2]), offset)))
+        elif how == "+":
+            if len(words) > 2:
+                edge, born = _enqueued(words)
+            elif born is None:
+                raise ValueError(f"nothing says what the task of {words[0]} is")
+            else:
+                edge = born
+            found.append(_line((words[0], edge, 0, None)))
+        else:
+            moved = _moved(words)
+            found.append(moved)
+            edge = moved.edge
     return found
 
 
-def _moved(
-    found: list[Transition],
-    number: int,
-    job_id: str,
-    before: str,
-    words: list[str],
-    at: int,
-    worker: str | None,
-    script: str,
-) -> None:
-    """One line: the edge, and before it the start of a handler that a settle tells of as well (D20)."""
-    after, attempt, starts, strikes, version, epoch, fence, _, reason, *rest = words
-    source, target, charged, facts, moment = _STATUS[before], _STATUS[after], int(attempt), _NO_FACTS, at
-    life, moves, claims, deaths = int(epoch), int(version), int(starts), int(strikes)
+def _enqueued(words: list[str]) -> tuple[Edge, Edge]:
+    """The edge of a new job, and that of those after it which name no task."""
+    _, _, task, lane, *more = words
+    facts = {"task": task, "lane": lane}
+    plain = edge = Edge(None, _QUEUED, 0, 0, 0, 1, 0, "enqueued", facts)
+    if more:
+        facts = {**facts, **dict([fact.split("=", 1) for fact in more])}
+        reason = "delayed" if "due" in facts else "deferred" if "backlog" in facts else "enqueued"
+        edge = edge._replace(facts=facts, reason=reason)
+    return edge, plain
+
+
+def _moved(words: list[str]) -> Line:
+    """A line that says all: the edge, and whether the start of a handler comes before it (D20)."""
+    job_id, before, after, attempt, starts, strikes, version, epoch, fence, _, reason, *rest = words
+    facts, tried, offset = _NO_FACTS, None, None
     if rest:
         known = dict([fact.split("=", 1) for fact in rest])
         # A token has no fence once its claim has ended: the fact is the one that ended.
         fence = known.pop("fence", fence)
-        tried = known.pop("tried", attempt)  # an attempt that this very line gave back
+        moment = known.pop("at", None)
         started = known.pop("started", None)
-        if "at" in known:
-            moment += int(known.pop("at"))
+        charged = known.pop("tried", attempt)  # an attempt that this very line gave back
+        if started is not None:
+            moment, tried = started, int(charged)
+        offset = None if moment is None else int(moment)
         if known:
             facts = known
-        if started is not None:
-            source = _PROCESSING
-            found.append(
-                _transition(
-                    (job_id, life, moves - 1, _CLAIMED, source, at + int(started), int(tried), int(fence),
-                     "started", worker, script, _NO_FACTS, claims, deaths, number, None)
-                )
-            )  # fmt: skip
-    found.append(
-        _transition(
-            (job_id, life, moves, source, target, moment, charged, int(fence),
-             reason, worker, script, facts, claims, deaths, number, None)
-        )
-    )  # fmt: skip
+    edge = Edge(_STATUS[before], _STATUS[after], int(attempt), int(starts), int(strikes), int(version),
+                int(epoch), reason, facts, tried)  # fmt: skip
+    return _line((job_id, edge, int(fence), offset))
 
 
 #: Bytes that an entry counts for beyond its lines and parts.

@@ -12,6 +12,7 @@ from tests.lua import (
     test_enqueue,
     test_fences,
     test_interrupted,
+    test_log_lines,
     test_payload,
     test_plan,
     test_promote,
@@ -34,6 +35,8 @@ SETTLE = "fragments/settle_step.lua"
 CLAIM = "fragments/claim_step.lua"
 FINISH = "fragments/finish.lua"
 ENQUEUE = "fragments/enqueue_step.lua"
+TRANSITION = "fragments/transition.lua"
+OTHER_NUMBERS = test_log_lines.test_a_job_with_other_numbers_has_a_line_of_its_own
 RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
 RELEASE = Release(Reason.SHUTDOWN)
@@ -131,8 +134,11 @@ MUTATIONS = [
     Mutation("replay.lua", "if #letters > 0 then\n  commit()\n  redis.call('XDEL', DLQ, unpack(letters))\n",
              "if #letters > 0 then\n  redis.call('XDEL', DLQ, unpack(letters))\n  commit()\n",
              test_interrupted.test_a_dead_letter_goes_only_when_its_job_is_back),
-    Mutation(ENQUEUE, "local more = write_record(row, write_place(row))\n",
-             "write_record(row, 'a:0-1') local more = write_record(row, write_place(row))\n",
+    Mutation(ENQUEUE, "  local records, on = {}, #accepted > 0 and mirrored()\n",
+             "  local records, on = {}, #accepted > 0 and mirrored()\n"
+             "  for _, row in ipairs(accepted) do\n"
+             "    redis.call('SET', JOB .. row.id, 'queued a:0-1 ' .. row.lane .. ' add ' .. row.at)\n"
+             "  end\n",
              cut_off("enqueue")),
     # --- D5: entries
     Mutation(CLAIM, "if rec.la ~= from.lane or rec.en ~= from.prefix .. entry then", "if false then",
@@ -242,6 +248,29 @@ MUTATIONS = [
              test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
     Mutation(ENQUEUE, " and not row.backlog) then", ") then",
              test_enqueue.test_new_jobs_of_one_call_are_told_apart_in_the_log),
+    Mutation(TRANSITION, "said.line == #lines and ", "",
+             of(test_log_lines.test_a_line_is_short_only_for_what_the_line_before_says,
+                RETRY, Success(b""), ["started", "returned", "started", "error", "started", "returned"])),
+    Mutation(TRANSITION, "said.reason == reason and ", "",
+             of(test_log_lines.test_a_line_is_short_only_for_what_the_line_before_says,
+                Success(b""), Success(b"", Reason.SKIPPED),
+                ["started", "returned", "started", "returned", "started", "skipped"])),
+    Mutation(TRANSITION, " and said.from == from", "",
+             test_log_lines.test_a_job_that_comes_from_elsewhere_has_a_line_of_its_own),
+    Mutation(TRANSITION, " and said.to == rec.status\n", "\n",
+             of(test_log_lines.test_a_line_is_short_only_for_what_the_line_before_says,
+                RETRY, Success(b""), ["started", "returned", "started", "error", "started", "returned"]),
+             harmless="each reason without facts leads to one state only"),
+    Mutation(TRANSITION, " and said.attempt == rec.attempt", "",
+             of(OTHER_NUMBERS, "2 1 0 2 0", (2, 1, 0, 3, 0))),
+    Mutation(TRANSITION, " and said.starts == rec.starts", "",
+             of(OTHER_NUMBERS, "1 2 0 2 0", (1, 2, 0, 3, 0))),
+    Mutation(TRANSITION, "and said.strikes == rec.strikes ", "",
+             of(OTHER_NUMBERS, "1 1 2 2 0", (1, 1, 2, 3, 0))),
+    Mutation(TRANSITION, "and said.version == rec.version ", "",
+             of(OTHER_NUMBERS, "1 1 0 7 0", (1, 1, 0, 8, 0))),
+    Mutation(TRANSITION, " and said.epoch == rec.epoch", "",
+             of(OTHER_NUMBERS, "1 1 0 2 3", (1, 1, 0, 3, 3))),
     # --- the schedule
     Mutation("promote.lua", " and WAITING[rec.status] and rec.en == '-' then",
              " and WAITING[rec.status] then",
@@ -320,7 +349,7 @@ MUTATIONS = [
                 test_payload.PAYLOADS["a line of a record"])),
     Mutation("fragments/commit.lua", "line_of(rec), 'PX', retention_ms)", "line_of(rec))",
              of(test_settle.test_an_outcome_moves_the_job, "S", False)),
-    Mutation("fragments/transition.lua", "if rec.tried ~= rec.attempt then", "if false then",
+    Mutation(TRANSITION, "if rec.tried ~= rec.attempt then", "if false then",
              test_settle.test_the_start_in_the_line_of_a_release_is_of_the_attempt_that_ran),
     Mutation("repair.lua", "      rec.retire = true\n", "",
              test_repair.test_a_finished_job_that_would_stay_for_ever_gets_its_ttl),
