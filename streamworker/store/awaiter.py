@@ -8,9 +8,10 @@ from typing import Any
 
 from streamworker.core.errors import StreamworkerError
 from streamworker.store import scripts, watching
-from streamworker.store.caller import Caller, backoff
+from streamworker.store.caller import Caller, backoff, passes
+from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
-from streamworker.store.watching import BLOCK, Ended
+from streamworker.store.watching import BLOCK, BLOCK_UNRELEASED, Ended
 
 
 async def look(caller: Caller, job_id: str, *, wait: bool = False) -> Ended | bool | None:
@@ -28,6 +29,7 @@ class Awaiter:
         self._wanted: dict[str, list[asyncio.Event]] = {}
         self._task: asyncio.Task[None] | None = None
         self._client_id: int | None = None  # of the blocked connection, to release it
+        self._releases = True  # False: the server refuses CLIENT, so that reads have to be short
         self._blocked_on: set[str] = set()
         self._reads = 0  # blocking reads begun
         self._releasing = False
@@ -56,7 +58,7 @@ class Awaiter:
     async def _listen(self, job_id: str) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
-        elif job_id not in self._blocked_on and not self._releasing:
+        elif job_id not in self._blocked_on and self._releases and not self._releasing:
             self._releasing = True
             try:
                 await self._release(self._reads)
@@ -65,10 +67,14 @@ class Awaiter:
 
     async def _release(self, read: int) -> None:
         """End the blocking read number `read`, which does not know the newest keys."""
-        while self._reads == read and self._wanted:
-            with contextlib.suppress(StreamworkerError):
+        while self._reads == read and self._wanted and self._releases:
+            try:
                 if self._client_id is not None:
                     await self._caller.command("CLIENT", "UNBLOCK", self._client_id, "ERROR")
+            except ReplyError as error:
+                self._releases = passes(error)
+            except StreamworkerError:
+                pass  # there is no connection to be released
             if self._reads == read:  # it may have come before the read began to block
                 await asyncio.sleep(0.002)
 
@@ -78,11 +84,12 @@ class Awaiter:
             try:
                 if not self._link.connected:
                     await self._link.connect()
-                    self._client_id = int(await self._link.call("CLIENT", "ID"))
+                    await self._learn_own_id()
                 self._blocked_on = set(self._wanted)
                 self._reads += 1
                 keys = [self._keys.done(job_id) for job_id in self._blocked_on]
-                reply: Any = await self._link.call("BLPOP", *keys, BLOCK)
+                block = BLOCK if self._releases else BLOCK_UNRELEASED
+                reply: Any = await self._link.call("BLPOP", *keys, str(block))
                 failures = 0
             except StreamworkerError as error:
                 if str(error).startswith("UNBLOCKED"):  # a new key to wait for
@@ -90,13 +97,21 @@ class Awaiter:
                 self._link.abort()
                 failures += 1
                 await asyncio.sleep(backoff(failures))
-                self._wake(list(self._blocked_on))
+                self._wake(list(self._wanted))
                 continue
             if reply is None:  # everybody looks once more: a wake-up may have expired
                 self._wake(list(self._blocked_on))
             else:
                 self._wake([reply[0].decode().rpartition(":done:")[2]])
         # The connection stays: whoever looked once more and waits on would need another one every 2 s.
+
+    async def _learn_own_id(self) -> None:
+        try:
+            self._client_id = int(await self._link.call("CLIENT", "ID"))
+        except ReplyError as error:
+            if passes(error):
+                raise
+            self._client_id, self._releases = None, False  # this user may not, or the command was renamed
 
     def _wake(self, job_ids: list[str]) -> None:
         for job_id in job_ids:

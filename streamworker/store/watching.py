@@ -10,6 +10,8 @@ from streamworker.core.states import Status
 #: Seconds that one blocking read for a wake-up lasts (R17: at most 2 s, and less than the connection's
 #: timeout).
 BLOCK = 2
+#: The same where the server refuses to release a blocked read for those who come meanwhile.
+BLOCK_UNRELEASED = 0.2
 
 
 @dataclass(frozen=True, slots=True)

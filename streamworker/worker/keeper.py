@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from streamworker.app import App
 from streamworker.core.admission import high_water
@@ -19,13 +19,14 @@ from streamworker.core.outcome import Fail, Retry
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import manifest, scripts
-from streamworker.store.caller import Caller, Timed
+from streamworker.store.caller import Caller, Timed, passes
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
 from streamworker.telemetry.labels import Codes, codes_of_tasks
 from streamworker.worker import folding
 from streamworker.worker.breakers import BreakerWatch
+from streamworker.worker.log_bound import LogBound
 from streamworker.worker.pressure import PressureGauge
 
 log = logging.getLogger("streamworker.worker")
@@ -49,8 +50,6 @@ SWEEP_CALLS = 50
 SCAN_COUNT = 200
 #: Dead letters that one call removes at most, and calls in one pass: a lease later the next goes on.
 TRIM_COUNT, TRIM_CALLS = 100, 20
-#: Bytes that the event log may take without a mirror.
-EVENTS_BYTES = 64 * 1024 * 1024
 
 
 class Keeper:
@@ -66,6 +65,7 @@ class Keeper:
         self._high_waters: list[Argument] = [
             word for name, lane in app.lanes.items() for word in (name, high_water(lane))
         ]
+        self._log = LogBound(self._keys, self._caller)
         self._gauge = PressureGauge(app.lanes, self._keys, self._caller)
         self.breakers = BreakerWatch(app.breakers(), self._keys, self._caller)
         self._lease_ms = settings.lease_ms
@@ -74,6 +74,7 @@ class Keeper:
         self._term_ms = max(200, min(3000, settings.lease_ms // 4))
         self._stopping = asyncio.Event()
         self._scan_cursor = 0
+        self._refused: set[str] = set()  # steps that the server refuses, and that this was said of
         self._policy: str | None = NO_EVICTION  # of the server, as last seen
         self._opens_in = PROMOTE_EVERY  # seconds until the next gate may open, as last heard
         self._next_sweep = 0.0
@@ -141,14 +142,28 @@ class Keeper:
         for lane in self._lanes:
             for kind in STREAM_SUFFIX:
                 await self.sweep(lane, kind)
-        await self.repair()
+        await self._unless_refused(self.repair)
         if now >= self._next_tidy:
             self._next_tidy = now + self._lease_ms / 1000
-            await self._watch_eviction()
-            await self._forget_dead_consumers()
-            await self._trim_events()
-            await self.fold_counters()
-            await self.trim_letters()
+            for step in (
+                self._watch_eviction,
+                self._forget_dead_consumers,
+                self._log.trim,
+                self.fold_counters,
+                self.trim_letters,
+            ):
+                await self._unless_refused(step)
+
+    async def _unless_refused(self, step: Callable[[], Awaitable[None]]) -> None:
+        """A step that the server refuses, to this user or for good, keeps no other from being done."""
+        try:
+            await step()
+        except ReplyError as error:
+            if passes(error):
+                raise
+            if step.__qualname__ not in self._refused:
+                self._refused.add(step.__qualname__)
+                log.warning("keeper: %s is left out: %s", step.__qualname__, error)
 
     async def promote(self) -> None:
         """Due jobs to ready, until none is left or a sweep is due; each call is short (R32).
@@ -355,19 +370,3 @@ class Keeper:
         for start in range(0, len(found), scripts.BATCH):
             rows = [word for row in found[start : start + scripts.BATCH] for word in row]
             await self._caller.run(scripts.fold(rows=rows))
-
-    async def _trim_events(self) -> None:
-        """Without a mirror the log is capped in bytes; what falls out shows as incomplete history.
-
-        While one is on, nothing else takes entries away (D18).
-        """
-        if await self._caller.command("HGET", self._keys.policies, "mirror") not in (None, b"off"):
-            return
-        size = await self._caller.command("MEMORY", "USAGE", self._keys.events, "SAMPLES", 5)
-        if size is None or size <= EVENTS_BYTES:
-            return
-        length = await self._caller.command("XLEN", self._keys.events)
-        keep = int(length * EVENTS_BYTES * 0.9 / size)
-        # Redis removes 10,000 entries a call at most, so that it is short; a lease may bring more.
-        while await self._caller.command("XTRIM", self._keys.events, "MAXLEN", "~", keep):
-            pass

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamworker.core.errors import StreamworkerError
 from streamworker.settings import Settings
-from streamworker.store.caller import backoff
+from streamworker.store.caller import backoff, passes
 from streamworker.store.connection import Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, Keys
 from streamworker.worker.pump import Pump
@@ -90,7 +90,12 @@ class Reader:
         """Connect if need be; False if the worker was stopped meanwhile."""
         if not self._link.connected:
             await self._link.connect()
-            self._client_id = int(await self._link.call("CLIENT", "ID"))
+            try:
+                self._client_id = int(await self._link.call("CLIENT", "ID"))
+            except ReplyError as error:
+                if passes(error):
+                    raise
+                self._client_id = None  # this user may not: reads are not released, and end by themselves
         return not self._stopping
 
     def _release(self) -> None:

@@ -14,7 +14,7 @@ from streamworker.core.job import Claim
 from streamworker.core.outcome import Success
 from streamworker.ops import dlq
 from streamworker.store import lua, scripts
-from streamworker.worker import heartbeat, keeper
+from streamworker.worker import heartbeat, keeper, log_bound
 from streamworker.worker.keeper import Keeper
 from tests.chaos.conftest import LEASE, SWEEP, OwnServer
 from tests.chaos.scale import SCALE
@@ -180,7 +180,7 @@ async def test_the_log_keeps_its_bound_however_fast_it_grows(
 ) -> None:
     """B16: between two looks more entries came than Redis trims in one call."""
     bound = 500_000
-    monkeypatch.setattr(keeper, "EVENTS_BYTES", bound)
+    monkeypatch.setattr(log_bound, "EVENTS_BYTES", bound)
     pipeline = observer.redis.pipeline(transaction=False)
     for number in range(25_000):
         pipeline.xadd(observer.keys.events, {"n": number, "e": "x" * 50})

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from streamworker import App, Client
+from streamworker import Client
 from streamworker.core.errors import EnqueueRejected
 from streamworker.core.ids import JobIds
 from streamworker.core.states import Disposition
 from streamworker.request import Options, Request, new_job
 from streamworker.store import scripts
 from streamworker.store.sync_queue import SyncQueue
-from streamworker.worker import keeper as keeper_module
+from streamworker.worker import log_bound
 from tests.apps import mirror_jobs
 from tests.postgres.stage import NAMESPACE, PATIENCE, Stage
 from tests.waiting import wait_until_async
@@ -282,22 +282,20 @@ async def test_ids_that_run_backwards_cost_no_unread_event(stage: Stage) -> None
 async def test_a_keeper_trims_the_log_only_while_no_mirror_is_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "EVENTS_BYTES", 1000)
+    monkeypatch.setattr(log_bound, "EVENTS_BYTES", 1000)
     for _ in range(300):
         await stage.enqueue(1)
     command, keys = stage.queue.caller.command, stage.keys
-    app = App("mirrored", redis_url=stage.server.url, namespace=NAMESPACE)
-    keeper = keeper_module.Keeper(app, "w")
+    log = log_bound.LogBound(keys, stage.queue.caller)
 
     await command("HSET", keys.policies, "mirror", "m1")
-    await keeper._trim_events()
+    await log.trim()
     kept = await stage.unread()
     await command("HSET", keys.policies, "mirror", "off")
-    await keeper._trim_events()
+    await log.trim()
 
     assert kept == 300
     assert await stage.unread() < 300
-    await keeper.close()
 
 
 async def test_at_the_bound_of_the_log_enqueue_is_refused_and_nothing_is_dropped(stage: Stage) -> None:

@@ -1,0 +1,92 @@
+"""More faults of the server, beyond the list of cases: rights that a user has not, commands that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+
+from streamworker import App, Context
+from streamworker.embedded import EmbeddedServer
+from streamworker.store.keys import Keys
+from streamworker.worker import log_bound
+from tests.chaos.conftest import LEASE
+from tests.integration.serving import serving
+from tests.servers import ServerFactory
+from tests.unit.documentation import REPOSITORY
+from tests.waiting import wait_until_async
+
+#: The user that the page on deployment makes.
+DOCUMENTED = next(
+    line.partition(" on ")[2].partition(" ~{shop* ")[2]
+    for line in (REPOSITORY / "docs/how-to/deploy-and-shut-down.md").read_text().splitlines()
+    if line.startswith("ACL SETUSER shop")
+)
+#: What hosts and careful operators leave of Redis.
+RIGHTS = {
+    "documented": DOCUMENTED,
+    "nothing dangerous": "+@all -@dangerous",
+    "no client, no introspection": "+@all -client -memory -xinfo -info -config -command -scan",
+}
+
+
+@asynccontextmanager
+async def limited(own_valkey: ServerFactory, rights: str) -> AsyncIterator[tuple[App, EmbeddedServer]]:
+    """An app whose user has these rights."""
+    server = own_valkey(config={"user": f"worker on >pw ~{{shop* {rights}"})
+    url = server.url.replace("redis://", "redis://worker:pw@")
+    async with App("shop", redis_url=url, lease=LEASE) as app:
+        yield app, server
+
+
+@pytest.mark.parametrize("rights", RIGHTS.values(), ids=RIGHTS)
+async def test_a_user_with_few_rights_works_and_asks_for_the_others_only_now_and_then(
+    own_valkey: ServerFactory, rights: str
+) -> None:
+    """Without CLIENT no result came; without CLIENT UNBLOCK each wait asked for it 500 times a second."""
+    async with limited(own_valkey, rights) as (app, server):
+
+        @app.task
+        async def add(ctx: Context, a: int, b: int) -> int:
+            return a + b
+
+        async def wait(delay: float) -> float:
+            """Seconds from the end of a job until its result is there, for one that is waited for later."""
+            job = await add.options(delay=0.4).enqueue(1, 2)
+            await asyncio.sleep(delay)  # the wait of another one is under way
+            assert await job.result(5) == 3
+            return time.time() - ((await app.queue().record(job.id)).finished_at or 0) / 1000
+
+        with redis.Redis.from_url(server.url) as client:
+            async with serving(app):
+                late = await asyncio.gather(wait(0.0), wait(0.1), wait(0.2))
+                await asyncio.sleep(2 * LEASE)  # housekeeping comes once in a lease
+            refused = client.info("errorstats").get("errorstat_NOPERM", {"count": 0})["count"]
+
+    assert max(late) < 1.0
+    assert refused == 0 if rights == DOCUMENTED else refused < 50
+
+
+async def test_steps_that_are_refused_keep_no_other_from_being_done(
+    own_valkey: ServerFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With XINFO or MEMORY refused the log was never trimmed, and letters never removed."""
+    monkeypatch.setattr(log_bound, "EVENTS_BYTES", 20_000)
+    caplog.set_level(logging.WARNING)
+    keys = Keys("shop")
+    async with limited(own_valkey, RIGHTS["no client, no introspection"]) as (app, server):
+        with redis.Redis.from_url(server.url) as client:
+            for number in range(2_000):
+                client.xadd(keys.events, {"n": number, "e": "x" * 50})
+
+            async with serving(app):
+                await wait_until_async(lambda: client.xlen(keys.events) < 1_000, what="the log is trimmed")
+                await asyncio.sleep(1.2 * LEASE)  # the refused steps come round again
+
+    said = [record.message for record in caplog.records if "is left out" in record.message]
+    assert len(said) == len(set(said)) >= 2
