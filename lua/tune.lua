@@ -1,6 +1,8 @@
--- tune: what operators change at run time: pauses, limits, throttles, the drain. Each is an audit line of the log.
+-- tune: what operators change at run time: pauses, limits, throttles, the drain, slots, retries. Each is an audit line
+-- of the log, and one of `changes`, by which it can be taken back.
 --
--- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set)
+-- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set); or one alone:
+-- CHANGED (what was expected is not so, nothing was done) | DONE (by this very call, sent before)
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log
@@ -11,8 +13,11 @@ local retention_ms = ARGV[3]             -- how long a finished record stays
 -- which its waiters come in. auto: a breaker whose calls decide again.
 -- note: what is about to be done by other calls, and to how many.
 -- limit: a gate's name or a limit, and its figures. reset: the same without figures: what was declared holds.
--- throttle: a scope, with `figures overflow`, or '' to lift it. drain: the backlog, with `on|off figures|-`, or ''
--- to let what is declared hold.
+-- throttle: a scope, with `figures overflow`. drain: the backlog, with `on|off figures|-`. slots: a lane, with
+-- `reserved,weight`, '-' for what is declared. retries: a task or *, with its figures, see core/overrides.py. Each of
+-- them, as `limit`, may end with `;for=ms`; '' takes it back.
+-- expect: the first row alone may be it: a topic and its name, the id of their last change, and the change that this
+-- call takes back.
 local script = 'tune'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
@@ -21,15 +26,12 @@ local script = 'tune'
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua
 -- include: fragments/commit.lua
-local POLICIES = tag .. ':policies'
+local CHANGES, KEPT = tag .. ':changes', 200
+local TOPICS = { resume = 'pause', reset = 'limit', open = 'breaker', close = 'breaker', auto = 'breaker' }
 local known = open_gates()
-local writes = {}                        -- field -> value, or false to take it away
+local settings = known.settings()
+local changes, by_what = {}, {}          -- what this call changes, in order; and by its topic and name
 local overdue                            -- another ramp of the overdue jobs
-
-local function is_set(field)
-  if writes[field] ~= nil then return writes[field] end
-  return redis.call('HGET', POLICIES, field)
-end
 
 local verbs = {}                         -- each returns its reply, and whether it changed anything
 
@@ -91,67 +93,82 @@ function verbs.auto(name)
   return 'OK', true
 end
 
-local function set_limit(name, figures)
-  writes['limit:' .. name] = figures
-  known.timers['limits:' .. match(name, '^%l+')] = now_text
-  return 'OK', true
-end
+function verbs.limit(name, value, reason) return settings.set('limit', name, value, actor, reason) end
 
-function verbs.limit(name, figures)
-  if is_set('limit:' .. name) == figures then return 'OK', false end
-  return set_limit(name, figures)
-end
+function verbs.reset(name) return settings.set('limit', name, '', actor) end
 
-function verbs.reset(name)
-  if not is_set('limit:' .. name) then return 'NOTHING', false end
-  return set_limit(name, false)
-end
+function verbs.throttle(name, value, reason) return settings.set('throttle', name, value, actor, reason) end
 
-function verbs.throttle(scope, value, reason)
-  local lines, stands = {}, nil
-  for line in string.gmatch(is_set('throttles') or '', '[^\n]+') do
-    local name, figures = match(line, '^throttle (%S+) (%S+ %l+)')
-    if name == scope then stands = figures else lines[#lines + 1] = line end
-  end
-  if value == (stands or '') then return stands and 'OK' or 'NOTHING', false end
-  if value ~= '' then
-    lines[#lines + 1] = 'throttle ' .. scope .. ' ' .. value .. ' ' .. actor .. ' ' .. now_text .. ' ' .. reason
-  end
-  table.sort(lines)
-  writes.throttles = #lines > 0 and table.concat(lines, '\n')
-  return 'OK', true
-end
+function verbs.drain(name, value, reason) return settings.set('drain', name, value, actor, reason) end
 
-function verbs.drain(_, value, reason)
-  local stands = match(is_set('drain') or '', '^%l+ %S+') or ''
-  if value == stands then return value ~= '' and 'OK' or 'NOTHING', false end
-  writes.drain = value ~= '' and value .. ' ' .. actor .. ' ' .. now_text .. ' ' .. reason
-  return 'OK', true
-end
+function verbs.slots(name, value, reason) return settings.set('slots', name, value, actor, reason) end
+
+function verbs.retries(name, value, reason) return settings.set('retries', name, value, actor, reason) end
 
 function verbs.note()                    -- of what other calls will do: a replay of many, say
   return 'OK', true
 end
 
+local function standing(topic, name)     -- what operators have set there, as it goes into `changes`
+  if topic == 'pause' then
+    local pause = known.paused(name)
+    return pause and pause.state .. ' ' .. format('%d', pause.till) .. pause.more or ''
+  elseif topic == 'breaker' then
+    local one = known.breakers().at(name)
+    if not one or one.by == '-' then return '' end
+    return format('%s %d %d %s %d %s', one.state, one.till, one.length, one.by, one.since, one.reason)
+  end
+  return settings.entry(topic .. ' ' .. name) or ''
+end
+
+local function newest(what)              -- the last change of this topic and name, and which it took back
+  for _, line in ipairs(redis.call('LRANGE', CHANGES, 0, -1)) do
+    local id, undoes, of = match(line, '^(%d+) %d+ %S+ (%d+)\t([^\t]*)\t')
+    if of == what then return id, undoes end
+  end
+  return '0', '0'
+end
+
+local first, undoes = 4, '0'
+if ARGV[4] == 'expect' then
+  local id, undone = newest(ARGV[5])
+  undoes, first = ARGV[7], 8
+  if undone == undoes then return { 'DONE' } end
+  if id ~= ARGV[6] then return { 'CHANGED' } end
+end
+
+local function note_change(topic, verb, name, value, reason, before)
+  local what = topic .. ' ' .. name
+  local one = by_what[what]
+  if not one then
+    one = { what = what, before = before }
+    by_what[what] = one
+    changes[#changes + 1] = one
+  end
+  one.said = verb .. ' ' .. (value ~= '' and value or '-') .. '\t' .. reason
+end
+
 local replies = {}
-for i = 4, #ARGV, 4 do
+for i = first, #ARGV, 4 do
   local verb, name, value, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   if not verbs[verb] then error('no such verb: ' .. verb) end
-  local changed
+  local topic = TOPICS[verb] or verb
+  local kept = topic ~= 'note' and name ~= 'overdue'
+  local before, changed = kept and standing(topic, name) or '', nil
   replies[#replies + 1], changed = verbs[verb](name, value, reason)
   if changed then
     audit[#audit + 1] = '- 0 ' .. verb .. ' ' .. name .. ' ' .. (value ~= '' and value or '-') .. ' ' .. reason
+    if kept then note_change(topic, verb, name, value, reason, before) end
   end
 end
 if #audit > 0 then
   commit()                               -- with the timers: who was set free is looked at again
   if overdue then redis.call('HSET', SWEEP, 'overdue', overdue) end
-  for field, figures in pairs(writes) do
-    local was_set = redis.call('HEXISTS', POLICIES, field) == 1
-    if figures then redis.call('HSET', POLICIES, field, figures) else redis.call('HDEL', POLICIES, field) end
-    if sub(field, 1, 6) == 'limit:' and was_set ~= (figures ~= false) and redis.call('HINCRBY', POLICIES, 'limits', figures and 1 or -1) <= 0 then
-      redis.call('HDEL', POLICIES, 'limits')
-    end
+  for _, one in ipairs(changes) do
+    local id = format('%d', redis.call('HINCRBY', STATS, 'changes', 1))
+    redis.call('LPUSH', CHANGES, id .. ' ' .. now_text .. ' ' .. actor .. ' ' .. undoes .. '\t' .. one.what .. '\t' .. one.said
+      .. '\n' .. one.before)
   end
+  if #changes > 0 then redis.call('LTRIM', CHANGES, 0, KEPT - 1) end
 end
 return replies

@@ -1,4 +1,4 @@
--- gate_timers: gates whose time has come, lanes that were paused or resumed, and what `repair` asks.
+-- gate_timers: gates and settings whose time has come, lanes that were paused or resumed, and what `repair` asks.
 local function scan(command, key, pattern, job, each)    -- a hundred more of them; again at once until all are seen
   local cursor = 'wake:' .. job
   local found = redis.call(command, key, redis.call('HGET', SWEEP, cursor) or '0', 'MATCH', pattern, 'COUNT', 100)
@@ -25,6 +25,14 @@ local function sweep_lane(lane, job)     -- paused: its grants go back; resumed:
   end
 end
 
+local settings                           -- what operators have set, once something of it matters
+
+local function open_settings()
+  if settings then return settings end
+-- include: fragments/settings.lua
+  return settings
+end
+
 local function wake(limit)               -- serves timers whose time has come; returns how many
   local due = redis.call('ZRANGEBYSCORE', TIMERS, '-inf', now_text, 'LIMIT', 0, limit)
   for _, member in ipairs(due) do
@@ -35,6 +43,8 @@ local function wake(limit)               -- serves timers whose time has come; r
       if rec and not rec.bad and WAITING[rec.status] then give_back(rec, false) end
     elseif what == 'lane' then
       sweep_lane(rest, member)
+    elseif what == 'setting' then
+      open_settings().expire(rest)
     elseif what == 'limits' then         -- some limits of this kind were changed
       scan('HSCAN', WAITERS, rest .. ':*', member, function(name) gate_of(name).touched = true end)
     else

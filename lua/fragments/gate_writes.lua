@@ -61,6 +61,7 @@ local function write_gates()
     if gate.recount and gate.total > 0 then redis.call('HSET', WAITERS, gate.name, count_text(gate)) end
   end
   if breakers then breakers.write() end
+  if settings then settings.write() end
   if pauses_changed and next(pauses) then redis.call('SET', PAUSES, pauses_text()) end
   if last_place then redis.call('HSET', STATS, 'places', format('%d', last_place)) end
 end

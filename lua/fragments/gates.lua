@@ -18,6 +18,6 @@ local function open_gates()
   gates = { arrive = arrive, pass = pass, free = free, leave = leave, line_up = line_up, sort_out = sort_out,
     grant = grant_all, wake = wake, look_after = look_after, paused = paused, set_pause = set_pause, lift = lift,
     share_of = share_of, lets_in = lets_in, breakers = open_breakers, timers = timers, write = write_gates, clean = clean_gates,
-    at = gate_of, tokens_left = tokens_left, take_token = take_token, opens_at = opens_at }
+    settings = open_settings, at = gate_of, tokens_left = tokens_left, take_token = take_token, opens_at = opens_at }
   return gates
 end

@@ -90,6 +90,10 @@ CATALOGUE: tuple[KeySpec, ...] = (
             "where to look for workers: their ids, some of them gone"),
     KeySpec("policies", "hash", "none", "tune, declare, mirror, pressure",
             "what is set at run time: limits, throttles, drain; the lanes' pressure; the mirror's marker"),
+    KeySpec("settings", "hash", "none", "tune, wake",
+            "what operators have set: until, who, since, value, why; and what holds again after that"),
+    KeySpec("changes", "list", "none (the last 200)", "tune",
+            "what operators have changed, newest first: id, time, who, what, and what stood before"),
     KeySpec("meta", "hash", "none", "worker, publish",
             "schema, shard count, what tasks declare (no shard in its tag)"),
     KeySpec("done:<id>", "list", "60 s", "finish", "wakes result() waiters"),
@@ -221,6 +225,14 @@ class Keys:
     @property
     def policies(self) -> str:
         return f"{self.tag}:policies"
+
+    @property
+    def settings(self) -> str:
+        return f"{self.tag}:settings"
+
+    @property
+    def changes(self) -> str:
+        return f"{self.tag}:changes"
 
     @property
     def crons(self) -> str:

@@ -197,6 +197,13 @@ def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument
 
 
 @bound
+def purge(
+    *, clock: str, actor: str, retention_ms: int, lane: str, places: str, why: str, rows: Iterable[Argument]
+) -> Call:
+    return Call(lua.load("purge"), (clock, actor, retention_ms, lane, places, why, *rows))
+
+
+@bound
 def discard(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("discard"), (clock, actor, retention_ms, *rows))
 

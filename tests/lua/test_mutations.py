@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from streamworker.store.connection import ReplyError
-from tests.lua import guards, guards_breakers, guards_burial, guards_gates, guards_overload
+from tests.lua import guards, guards_breakers, guards_burial, guards_gates, guards_overload, guards_settings
 from tests.lua.driver import Shard
 from tests.lua.mutating import SCRIPTS, Mutation, noticers_pass
 
@@ -22,6 +22,7 @@ MUTATIONS = [
     *guards_burial.MUTATIONS,
     *guards_breakers.MUTATIONS,
     *guards_overload.MUTATIONS,
+    *guards_settings.MUTATIONS,
 ]
 
 

@@ -367,6 +367,38 @@ def mirrored(shard: Shard) -> scripts.Call:
     return scripts.mirrored(rows=[entry, 100, "1-1", 100])
 
 
+def tune_with_a_time(shard: Shard) -> scripts.Call:
+    shard.tune("limit", "concurrency:g", "5")
+    rows = ["limit", "concurrency:g", "2;for=1000", "x", "retries", "add", "multiply=2.0", "x"]
+    return scripts.tune(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def undo(shard: Shard) -> scripts.Call:
+    shard.tune("slots", "normal", "9,9")
+    rows = ["expect", "slots normal", "1", "1", "slots", "normal", "", "takes back 1"]
+    return scripts.tune(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
+
+
+def wake_a_setting(shard: Shard) -> scripts.Call:
+    shard.tune("slots", "normal", "9,9;for=1000")
+    shard.elapse(1000)
+    return scripts.wake(clock=shard.clock, worker="keeper", retention_ms=RETENTION, limit=100)
+
+
+def purge(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("a", **KEYED), job("b", delay_ms=500), job("c", tenant="acme"))
+    rows = [word for name in "abc" for word in (name, "0")]
+    return scripts.purge(
+        clock=shard.clock,
+        actor="operator",
+        retention_ms=RETENTION,
+        lane="normal",
+        places="rqat-",
+        why="purged",
+        rows=rows,
+    )
+
+
 def restore(shard: Shard) -> scripts.Call:
     head = "processing 2 3 0 6 0 normal add 1 - - -"
     rows = ["j", head, "env of j", "\nky=add::k\nkf=f", "k", head, "env of k", "\nky=add::k\nkf=f"]
@@ -490,6 +522,10 @@ CASES: dict[str, Arrange] = {
     "lock/release": lock_release,
     "fold": fold,
     "tune": tune,
+    "tune: a time": tune_with_a_time,
+    "tune: undo": undo,
+    "wake: a setting": wake_a_setting,
+    "purge": purge,
     "declare": declare,
     "drain": drain,
     "enqueue: over bounds": enqueue_over_bounds,
