@@ -7,7 +7,8 @@ to recompute it. Jitter is a factor from the job id and the attempt:
     factor = 1 - j + 2 * j * u        for a policy's own delays: evenly spread over 1 - j .. 1 + j
     factor = 1 + j * u                for a delay that the other side asked for: never earlier
 
-and the delay is the base delay times the factor, rounded to milliseconds.
+and the delay is the base delay times the factor, rounded to milliseconds. An operator's multiplier is one
+more factor of a policy's own delays.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from streamworker.core.durations import Duration, format_ms, to_ms
 from streamworker.core.errors import ConfigurationError, Verdict
+from streamworker.core.overrides import RetryOverride
 from streamworker.core.states import HELD, ErrorClass, Status
 
 DEFAULT_DELAYS_MS = (30_000, 120_000, 600_000)
@@ -34,21 +36,29 @@ MAX_RETRY_AFTER_MS = 86_400_000
 MAX_ATTEMPTS = 1000
 
 _TOKEN = re.compile(
-    r"(transient|unknown|retry_after|recovery):([0-9/]+);j=([0-9.e-]+)(?:;s=(\d+))?;f=[0-9.]+"
+    r"(transient|unknown|retry_after|recovery):([0-9/]+);j=([0-9.e-]+)(?:;m=([0-9.]+))?(?:;s=(\d+))?;f=[0-9.]+"
 )
+#: How the token of a decision against a retry begins when an operator has stopped those of the error's code.
+STOPPED = "stopped:"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether to run again, and when.
 
-    `policy` is a token without white space: the schedule, jitter (`j`), strikes (`s`, in recoveries) and
-    factor (`f`) that gave `delay_ms`, see `recompute_delay_ms`; or, for no retry, why there is none.
+    `policy` is a token without white space: the schedule, jitter (`j`), an operator's multiplier (`m`),
+    strikes (`s`, in recoveries) and factor (`f`) that gave `delay_ms`, see `recompute_delay_ms`; or, for no
+    retry, why there is none.
     """
 
     retry: bool
     delay_ms: int
     policy: str
+
+    @property
+    def stopped(self) -> bool:
+        """There is no retry because an operator has stopped those of this error code."""
+        return self.policy.startswith(STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,23 +156,38 @@ class Retry:
         )
         return sum(_spread(delay, 1 + self.jitter) for delay in longest)
 
-    def decide(self, *, job_id: str, attempt: int, verdict: Verdict) -> Decision:
-        """Say whether the job runs again after `attempt` (1-based) failed with `verdict`, and when."""
+    def decide(
+        self, *, job_id: str, attempt: int, verdict: Verdict, override: RetryOverride | None = None
+    ) -> Decision:
+        """Say whether the job runs again after `attempt` (1-based) failed with `verdict`, and when.
+
+        `override` is what operators have set for the task. It never makes a job run more often.
+        """
+        if override is not None and verdict.code in override.stop:
+            return Decision(False, 0, f"{STOPPED}{verdict.code}")
         kind = verdict.error_class
         tries = self._tries(kind)
         if attempt >= tries:
             return Decision(False, 0, f"{kind}:none;attempt={attempt}/{tries}")
         if kind is ErrorClass.TRANSIENT and verdict.retry_after is not None:
             asked_ms = min(round(max(verdict.retry_after, 0.0) * 1000), MAX_RETRY_AFTER_MS)
-            return self._delayed("retry_after", (asked_ms,), job_id, attempt)
+            return self._delayed("retry_after", (asked_ms,), job_id, attempt, override)
         schedule = self.unknown_ms if kind is ErrorClass.UNKNOWN else self.delays_ms
-        return self._delayed(kind.value, schedule, job_id, attempt)
+        return self._delayed(kind.value, schedule, job_id, attempt, override)
 
     def decide_recovery(
-        self, *, job_id: str, status: Status, attempt: int, strikes: int
+        self,
+        *,
+        job_id: str,
+        status: Status,
+        attempt: int,
+        strikes: int,
+        override: RetryOverride | None = None,
     ) -> Decision | Burial:
         """As the function of that name, for a task whose policy is known."""
-        return decide_recovery(self, job_id=job_id, status=status, attempt=attempt, strikes=strikes)
+        return decide_recovery(
+            self, job_id=job_id, status=status, attempt=attempt, strikes=strikes, override=override
+        )
 
     def warnings(self, task: str) -> list[str]:
         """Return what is allowed and probably not meant, a sentence each; for start-up and `doctor`."""
@@ -196,16 +221,32 @@ class Retry:
             case ErrorClass.PERSISTENT:
                 return 1
 
-    def _delayed(self, kind: str, schedule: tuple[int, ...], job_id: str, attempt: int) -> Decision:
-        factor = _factor(kind, self.jitter, job_id, attempt)
+    def _delayed(
+        self,
+        kind: str,
+        schedule: tuple[int, ...],
+        job_id: str,
+        attempt: int,
+        override: RetryOverride | None,
+    ) -> Decision:
+        jitter, multiply = _in_force(self.jitter, override)
+        if kind == "retry_after":  # the other side knows better
+            multiply = 1.0
+        factor = _factor(kind, jitter, job_id, attempt)
         # What lies behind this attempt's delay cannot have had a part in it.
         shown = "/".join(map(str, schedule[:attempt]))
-        delay_ms = _delay_ms(kind, schedule, self.jitter, job_id, attempt, None)
-        return Decision(True, delay_ms, f"{kind}:{shown};j={self.jitter!r};f={factor:.4f}")
+        delay_ms = _delay_ms(kind, schedule, jitter, multiply, job_id, attempt, None)
+        return Decision(True, delay_ms, f"{kind}:{shown};j={jitter!r}{_times(multiply)};f={factor:.4f}")
 
 
 def decide_recovery(
-    policy: Retry | None, *, job_id: str, status: Status, attempt: int, strikes: int
+    policy: Retry | None,
+    *,
+    job_id: str,
+    status: Status,
+    attempt: int,
+    strikes: int,
+    override: RetryOverride | None = None,
 ) -> Decision | Burial:
     """Say what becomes of a job whose worker died in `claimed` or `processing`.
 
@@ -213,7 +254,7 @@ def decide_recovery(
     is a charged attempt with an *unknown* error, and buries it as `worker_lost` when no retry is left. The
     first death is due at once, for the lease that ran out was its back-off; later ones follow the schedule of
     unknown errors. `policy` None (a task that the sweeper does not know): default schedule, never a burial
-    (D6).
+    (D6). `override` is what operators have set for the task; they may stop the retries of `worker_lost` too.
     """
     if status not in HELD:
         raise ValueError(f"job {job_id} is {status}: only a claimed or processing job is recovered")
@@ -221,15 +262,17 @@ def decide_recovery(
     if policy is not None:
         if strikes >= MAX_STRIKES:
             return Burial("crash_loop")
-        if status is Status.PROCESSING and attempt >= policy._tries(ErrorClass.UNKNOWN):
+        stopped = override is not None and "worker_lost" in override.stop
+        if status is Status.PROCESSING and (stopped or attempt >= policy._tries(ErrorClass.UNKNOWN)):
             return Burial("worker_lost")
-    jitter = DEFAULT_JITTER if policy is None else policy.jitter
+    jitter, multiply = _in_force(DEFAULT_JITTER if policy is None else policy.jitter, override)
     # Deaths in `claimed` are not charged, so even a policy without unknown retries has to space them out.
     schedule = (policy.unknown_ms if policy else ()) or DEFAULT_UNKNOWN_MS
-    delay_ms = _delay_ms("recovery", schedule, jitter, job_id, attempt, strikes)
+    delay_ms = _delay_ms("recovery", schedule, jitter, multiply, job_id, attempt, strikes)
     factor = _factor("recovery", jitter, job_id, attempt)
     shown = "/".join(map(str, schedule))
-    return Decision(True, delay_ms, f"recovery:{shown};j={jitter!r};s={strikes};f={factor:.4f}")
+    token = f"recovery:{shown};j={jitter!r}{_times(multiply)};s={strikes};f={factor:.4f}"
+    return Decision(True, delay_ms, token)
 
 
 def recompute_delay_ms(policy_token: str, job_id: str, attempt: int) -> int:
@@ -240,13 +283,31 @@ def recompute_delay_ms(policy_token: str, job_id: str, attempt: int) -> int:
     found = _TOKEN.fullmatch(policy_token)
     if found is None:
         raise ValueError(f"{policy_token!r} is no policy token of a retry")
-    kind, shown, jitter, strikes = found.groups()
+    kind, shown, jitter, multiply, strikes = found.groups()
     schedule = tuple(int(delay) for delay in shown.split("/"))
-    return _delay_ms(kind, schedule, float(jitter), job_id, attempt, int(strikes) if strikes else None)
+    deaths = int(strikes) if strikes else None
+    return _delay_ms(kind, schedule, float(jitter), float(multiply or 1), job_id, attempt, deaths)
+
+
+def _in_force(jitter: float, override: RetryOverride | None) -> tuple[float, float]:
+    """Jitter and multiplier."""
+    if override is None:
+        return jitter, 1.0
+    return jitter if override.jitter is None else override.jitter, override.multiply
+
+
+def _times(multiply: float) -> str:
+    return "" if multiply == 1 else f";m={multiply!r}"
 
 
 def _delay_ms(
-    kind: str, schedule: tuple[int, ...], jitter: float, job_id: str, attempt: int, strikes: int | None
+    kind: str,
+    schedule: tuple[int, ...],
+    jitter: float,
+    multiply: float,
+    job_id: str,
+    attempt: int,
+    strikes: int | None,
 ) -> int:
     if kind == "recovery":
         step = (strikes or 0) - 2
@@ -255,7 +316,7 @@ def _delay_ms(
     else:
         step = attempt - 1
     base_ms = schedule[min(step, len(schedule) - 1)]
-    delay_ms = _spread(base_ms, _factor(kind, jitter, job_id, attempt))
+    delay_ms = _spread(base_ms, multiply * _factor(kind, jitter, job_id, attempt))
     return min(delay_ms, MAX_RETRY_AFTER_MS) if kind == "retry_after" else delay_ms
 
 

@@ -75,6 +75,8 @@ class Reason(StrEnum):
     BAD_RECORD = "bad_record"
     REPLAYED = "replayed"
     DISCARDED = "discarded"
+    PURGED = "purged"
+    RETRIES_STOPPED = "retries_stopped"
     RESTORED = "restored"
     DUPLICATE = "duplicate"
     EFFECT_COMMITTED = "effect_committed"

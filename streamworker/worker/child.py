@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from streamworker.app import App
+from streamworker.core.overrides import RetryOverrides
 from streamworker.core.text import truncate_text
 from streamworker.flow.dependency import Result
 from streamworker.flow.locks import Asked
@@ -125,6 +126,8 @@ class _Child:
                     self._tell({"is": "begun"})
                 else:
                     self._running = None
+            elif head["do"] == "retries":
+                runner.retries = RetryOverrides.read(body.decode())
             elif self._running is not None and self._running.claim.fence == head["fence"]:
                 self._running.tell(Stop(head["why"]), loop.time())
 

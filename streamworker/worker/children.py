@@ -148,6 +148,10 @@ class Child:
         ready = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
         return ready and not self._doomed and self._process.poll() is None
 
+    def tell_retries(self, text: str) -> None:
+        """What operators have set of retries, as the list that Redis has."""
+        self._writer.write(wire.frame({"do": "retries"}, text.encode()))
+
     async def run(self, running: Running, begun: Callable[[], None]) -> Outcome:
         """Run one job; `begun` is called when its handler is about to take its first step.
 
@@ -291,10 +295,18 @@ class Children:
         self._idle: list[Child] = []
         self._all: set[Child] = set()
         self._failures = 0  # in a row
+        self._retries = ""  # what operators have set of them
         #: Why no child can have the app; None: as far as we know one can.
         self.unloadable: str | None = None
         if self._place is None:
             self.unloadable = "it is not at the top of a module"
+
+    def tell_retries(self, text: str) -> None:
+        """What operators have set of retries: children decide those of what runs there."""
+        self._retries = text
+        for child in self._all:
+            if child.alive:
+                child.tell_retries(text)
 
     async def ready(self) -> None:
         """Have an idle child. Raises Unloadable or NotReady."""
@@ -355,6 +367,8 @@ class Children:
         except Unloadable as error:
             self.unloadable = str(error)
             raise
+        if self._retries:
+            child.tell_retries(self._retries)
         return child
 
     async def close(self) -> None:

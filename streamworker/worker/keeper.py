@@ -16,6 +16,7 @@ from streamworker.core.errors import StreamworkerError
 from streamworker.core.job import Candidate
 from streamworker.core.lanes import Lane
 from streamworker.core.outcome import Fail, Retry
+from streamworker.core.overrides import RetryOverrides
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import manifest, scripts
@@ -81,6 +82,8 @@ class Keeper:
         self._next_tidy = 0.0
         self.recovered = 0
         self.promoted = 0
+        #: What operators have set of the tasks' retries.
+        self.retries = RetryOverrides()
         #: Told of each job that was taken back from a dead worker, and what becomes of it.
         self.on_recovered: Callable[[Candidate, Retry | Fail], None] | None = None
 
@@ -88,6 +91,11 @@ class Keeper:
     def link(self) -> Link:
         """Its connection."""
         return self._caller.link
+
+    @property
+    def caller(self) -> Caller:
+        """Its connection, for what others look at beside it."""
+        return self._caller
 
     def timed(self, told: Timed) -> None:
         """Let somebody hear how long its calls take."""
@@ -280,6 +288,7 @@ class Keeper:
             status=candidate.status,
             attempt=candidate.attempt,
             strikes=candidate.strikes,
+            override=self.retries.of(candidate.task),
         )
         text = f"worker {candidate.worker} stopped while it held the job"
         if isinstance(decision, Burial):

@@ -22,6 +22,7 @@ from streamworker.core.errors import Cancel, InvalidArgument, TransientError, cl
 from streamworker.core.gates import Gates, regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
+from streamworker.core.overrides import RetryOverride, RetryOverrides
 from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
 from streamworker.core.text import truncate_text
@@ -115,6 +116,8 @@ class Runner:
         # As many threads as slots, so that no slot waits for another's thread.
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamworker-job")
         self.state: Any = None  # what the app's lifespan yielded
+        #: What operators have set of the tasks' retries.
+        self.retries = RetryOverrides()
 
     def start(self, running: Running) -> bool:
         """Begin one claim. False: it ended at once, without taking a slot."""
@@ -212,10 +215,10 @@ class Runner:
             if running.stopping is not None:
                 outcome = self._stopped(running, task)
             elif isinstance(error, Died):
-                outcome = died(error, running.claim, task)
+                outcome = died(error, running.claim, task, self.retries.of(task.name))
             else:
                 log.exception("job %s: its child process", running.claim.job_id)
-                outcome = raised(error, running.claim, task)
+                outcome = self._raised(error, running.claim, task)
         self._free(running)
         self._finish(running, outcome)
 
@@ -258,7 +261,7 @@ class Runner:
             elif running.stopping is not None:
                 outcome = self._stopped(running, task)
             else:
-                outcome = raised(error, running.claim, task)
+                outcome = self._raised(error, running.claim, task)
                 running.dependency = blamed(error)
         if attempt is not None:
             attempt.ended(outcome)
@@ -364,7 +367,7 @@ class Runner:
         match running.stopping:
             case Stop.TIMEOUT:
                 limit = durations.format_ms(round(task.policy.timeout * 1000))
-                return raised(TimeoutError(f"the attempt took longer than {limit}"), claim, task)
+                return self._raised(TimeoutError(f"the attempt took longer than {limit}"), claim, task)
             case Stop.EXPIRED:
                 return Fail(ErrorClass.PERSISTENT, "expired", "the job's deadline passed", Reason.EXPIRED)
             case Stop.CANCELLED:
@@ -373,9 +376,12 @@ class Runner:
                 return Release(Reason.SHUTDOWN)
             case Stop.OUT_OF_TOUCH:
                 text = "Redis did not answer for longer than the lease, so the job's entity may be another's"
-                return raised(TransientError(text, code="out_of_touch"), claim, task)
+                return self._raised(TransientError(text, code="out_of_touch"), claim, task)
             case None:  # the handler raised CancelledError on its own account
-                return raised(RuntimeError("the handler cancelled itself"), claim, task)
+                return self._raised(RuntimeError("the handler cancelled itself"), claim, task)
+
+    def _raised(self, error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
+        return raised(error, claim, task, self.retries.of(task.name))
 
     def sweep(self, held: list[Running], now: float, mark: Callable[[Running], None]) -> None:
         """All time limits and start marks of all jobs, a few times a second."""
@@ -434,21 +440,29 @@ def returned(value: Any) -> Outcome:
     return Success(codec.encode_result(value))
 
 
-def raised(error: BaseException, claim: Claim, task: Task[..., Any]) -> Outcome:
-    """The outcome of a handler that raised, by the task's retry policy. Pure."""
+def raised(
+    error: BaseException, claim: Claim, task: Task[..., Any], override: RetryOverride | None = None
+) -> Outcome:
+    """The outcome of a handler that raised, by the task's retry policy and what operators have set. Pure."""
     if isinstance(error, Cancel):
         return Fail(ErrorClass.PERSISTENT, "cancelled", error_text(error), Reason.CANCELLED)
     policy = task.policy
     verdict = classify(error, transient=policy.transient, persistent=policy.persistent)
-    decision: Decision = policy.retry.decide(job_id=claim.job_id, attempt=claim.attempt, verdict=verdict)
+    decision: Decision = policy.retry.decide(
+        job_id=claim.job_id, attempt=claim.attempt, verdict=verdict, override=override
+    )
     text = error_text(error)
+    if decision.stopped:
+        return Fail(ErrorClass.PERSISTENT, verdict.code, text, Reason.RETRIES_STOPPED)
     if not decision.retry:
         return Fail(verdict.error_class, verdict.code, text)
     reason = Reason.ERROR if verdict.retry_after is None else Reason.SERVER_DIRECTED
     return Retry(decision.delay_ms, verdict.error_class, verdict.code, text, decision.policy, reason)
 
 
-def died(error: Died, claim: Claim, task: Task[..., Any]) -> Retry | Fail:
+def died(
+    error: Died, claim: Claim, task: Task[..., Any], override: RetryOverride | None = None
+) -> Retry | Fail:
     """The outcome of a handler whose process died: what recovery would make of it, at once (D22). Pure."""
     decision = decide_recovery(
         task.policy.retry,
@@ -456,6 +470,7 @@ def died(error: Died, claim: Claim, task: Task[..., Any]) -> Retry | Fail:
         status=Status.PROCESSING,
         attempt=claim.attempt,
         strikes=claim.strikes,
+        override=override,
     )
     if isinstance(decision, Burial):
         return Fail(ErrorClass.UNKNOWN, decision.code, str(error), Reason.DIED)
