@@ -397,8 +397,10 @@ class App:
         return found
 
     def bounds(self) -> dict[str, str]:
-        """How the backlog is drained and what the lanes take, as the scripts read them."""
+        """How the backlog is drained, what the lanes take, and their slots, as the scripts read them."""
+        slots = {f"slots:{name}": f"{lane.reserved},{lane.weight}" for name, lane in self.lanes.items()}
         return {
+            **slots,
             "drain": admission.drain_figures(self.backlog),
             "admission": admission.rules(self.lanes, self.backlog),
         }

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, Reason, RedisUrl, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
-from streamworker.cli.tune import Reason
 
 breakers_app = typer.Typer(
     invoke_without_command=True,

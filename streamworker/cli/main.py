@@ -23,9 +23,12 @@ from streamworker.cli import (
     mirror,
     outbox,
     overload,
+    purge,
     route,
     run,
     runbook,
+    settings,
+    slots,
     top,
     tune,
     workers,
@@ -77,6 +80,11 @@ app.command("pause")(tune.pause)
 app.command("resume")(tune.resume)
 app.command("throttle")(overload.throttle)
 app.command("drain")(overload.drain)
+app.command("slots")(slots.slots)
+app.command("retries")(slots.retries)
+app.command("settings")(settings.settings)
+app.command("undo")(settings.undo)
+app.command("purge")(purge.purge)
 app.add_typer(runbook.app, name="runbook")
 app.command("doctor")(doctor.doctor)
 app.command("exporter")(exporter.exporter)

@@ -50,6 +50,11 @@ MetricsHost = Annotated[
         envvar="STREAMWORKER_METRICS_HOST",
     ),
 ]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="TIME", help="How long, such as 10m; else until taken back."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
 

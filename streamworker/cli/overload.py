@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 if TYPE_CHECKING:
     from streamworker.ops.overload import Throttle
     from streamworker.settings import Settings
-
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 
 
 def drain(
@@ -27,6 +25,7 @@ def drain(
         int | None, typer.Option("--burst", metavar="N", help="What may be drained at once after a rest.")
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Let what the app declares hold again.")] = False,
+    duration: For = None,
     reason: Reason = "",
     app: AppName = None,
     redis_url: RedisUrl = None,
@@ -40,16 +39,21 @@ def drain(
     from streamworker.ops import overload
     from streamworker.request import actor
 
+    from streamworker.ops.history import iso
     changes = on is not None or rate is not None or burst is not None
     if reset and changes:
         raise CommandFailed("--reset takes back what was set; say either that or what to set", code=2)
     settings = settings_of(app, redis_url)
 
+    if duration is not None and not changes:
+        raise CommandFailed("--for belongs to --on, --off, --rate or --burst", code=2)
     async def act() -> tuple[overload.Drain, bool]:
         async with open_queue(settings) as queue:
             done = True
             if changes:
-                await overload.set_drain(queue, actor=actor(), on=on, rate=rate, burst=burst, reason=reason)
+                await overload.set_drain(
+                    queue, actor=actor(), on=on, rate=rate, burst=burst, reason=reason, duration=duration
+                )
             elif reset:
                 done = await overload.reset_drain(queue, actor=actor(), reason=reason)
             return await overload.drain(queue), done
@@ -62,7 +66,8 @@ def drain(
     else:
         rated = f"{found.rate}, burst {found.rate.burst}" if found.rate else "no worker has declared a rate"
         state = "off" if not found.on else "paused" if found.paused else "on"
-        by = f"; set by {found.set.by}" if found.set else ""
+        until = f" until {iso(found.set.until)}" if found.set and found.set.until else ""
+        by = f"; set by {found.set.by}{until}" if found.set else ""
         say(f"the drain is {state} ({rated}{by}); {found.depth} jobs in the backlog")
         rows = [
             (lane, depth, None if age is None else format_ms(age))
@@ -89,6 +94,7 @@ def throttle(
     off: Annotated[bool, typer.Option("--off", help="Lift it.")] = False,
     reason: Reason = "",
     app: AppName = None,
+    duration: For = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
@@ -109,10 +115,19 @@ def throttle(
 
     async def act() -> bool:
         async with open_queue(settings) as queue:
+    if off and duration is not None:
+        raise CommandFailed(f"throttle {scope}: --for belongs to --rate", code=2)
             if rate is None:
                 return await overload.lift_throttle(queue, named, actor=actor(), reason=reason)
             await overload.set_throttle(
-                queue, named, rate, actor=actor(), burst=burst, overflow=overflow, reason=reason
+                queue,
+                named,
+                rate,
+                actor=actor(),
+                burst=burst,
+                overflow=overflow,
+                reason=reason,
+                duration=duration,
             )
             return True
 

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 Scope = Annotated[
     str, typer.Argument(metavar="SCOPE", help="lane:NAME, tenant:NAME, task:NAME or dependency:NAME.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 
 #: What `limits` shows of each.
 FIGURES = ("in_force", "declared", "set")
@@ -144,6 +143,7 @@ def set_limit(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
+    duration: For = None,
     """Let other figures hold, for jobs that wait as well."""
     from streamworker.ops import tune
     from streamworker.ops.known import limit_is_known
@@ -156,17 +156,18 @@ def set_limit(
 
     async def act() -> bool:
         async with open_queue(settings) as queue:
-            await tune.set_limit(queue, name, figures, actor=actor(), reason=reason)
+            await tune.set_limit(queue, name, figures, actor=actor(), reason=reason, duration=duration)
             return await limit_is_known(queue, name)
 
     known = asyncio.run(act())
     if not known:
         say(f"warning: no task of {settings.namespace} declares {name}; it will hold if one does")
     if as_json:
-        emit_json({"name": name, "set": tune.plain(kind, figures), "known": known})
+        emit_json({"name": name, "set": tune.plain(kind, figures), "for": duration, "known": known})
     else:
         said = tune.spoken(kind, figures)
-        say(f"{name} is {said} until: streamworker limits reset {name}")
+        until = f"until: streamworker limits reset {name}" if duration is None else f"for {duration}"
+        say(f"{name} is {said} {until}")
 
 
 @limits_app.command("reset")

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamworker.core import durations
 from streamworker.core.admission import DEFAULT_DRAIN
+from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG, OVERFLOWS
 from streamworker.core.limits import rate_figures
@@ -42,14 +43,20 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an operator set: by whom, since when (ms), why."""
+    """What an operator set: by whom, since when and until when (ms; None: until it is taken back), why."""
 
     by: str
     since: int
     reason: str
+    until: int | None = None
 
     def json(self) -> dict[str, Any]:
-        return {"by": self.by, "since": iso(self.since), "reason": self.reason}
+        return {
+            "by": self.by,
+            "since": iso(self.since),
+            "until": iso(self.until),
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ async def drain(queue: Queue) -> Drain:
     state, figures, setting = "on", "-", None
     if given is not None:
         state, figures, *by = given.decode().split(" ", 4)
-        setting = _setting(by)
+        setting = _setting(by, await _until(queue, "drain", BACKLOG))
     of_workers = Rate.of(declared.decode()) if declared else None
     return Drain(
         state == "on",
@@ -131,8 +138,12 @@ async def set_drain(
     rate: str | None = None,
     burst: int | None = None,
     reason: str = "",
+    duration: Duration | None = None,
 ) -> None:
-    """Turn the drain on or off, or set its rate; what is not said stays. Raises InvalidArgument."""
+    """Turn the drain on or off, or set its rate, for a time or for good; what is not said stays.
+
+    Raises InvalidArgument.
+    """
     now = await drain(queue)
     figures = "-"
     if rate is not None:
@@ -142,7 +153,7 @@ async def set_drain(
     elif now.set is not None and now.rate is not None and now.rate != now.declared:
         figures = f"{now.rate.tokens},{now.rate.period_ms},{now.rate.burst}"
     state = "on" if (now.on if on is None else on) else "off"
-    await tune.change(queue, actor, "drain", BACKLOG, f"{state} {figures}", reason)
+    await tune.change(queue, actor, "drain", BACKLOG, tune.timed(f"{state} {figures}", duration), reason)
 
 
 async def reset_drain(queue: Queue, *, actor: str, reason: str = "") -> bool:
@@ -188,7 +199,8 @@ async def throttles(queue: Queue) -> list[Throttle]:
     found = []
     for line in (text or b"").decode().splitlines():
         _, scope, figures, overflow, *by = line.split(" ", 6)
-        found.append(Throttle(scope, Rate.of(figures), overflow, _setting(by)))
+        until = await _until(queue, "throttle", scope)
+        found.append(Throttle(scope, Rate.of(figures), overflow, _setting(by, until)))
     return sorted(found, key=lambda one: one.scope)
 
 
@@ -201,14 +213,17 @@ async def set_throttle(
     burst: int | None = None,
     overflow: str = BACKLOG,
     reason: str = "",
+    duration: Duration | None = None,
 ) -> None:
     """Let only so many jobs of a lane or tenant in; the others wait in the backlog, or are refused.
+
+    For a time, or until `lift_throttle`.
 
     Raises InvalidArgument.
     """
     if overflow not in OVERFLOWS:
         raise InvalidArgument("overflow", overflow, f"is none of {', '.join(OVERFLOWS)}")
-    value = f"{_figures(rate, burst)} {overflow}"
+    value = tune.timed(f"{_figures(rate, burst)} {overflow}", duration)
     await tune.change(queue, actor, "throttle", throttle_scope(scope), value, reason)
 
 
@@ -224,6 +239,11 @@ def _figures(rate: str, burst: int | None) -> str:
         raise InvalidArgument("rate", rate, str(error)) from None
 
 
-def _setting(words: list[str]) -> Setting:
+def _setting(words: list[str], until: int | None) -> Setting:
     by, since, *reason = words
-    return Setting(by, int(since), reason[0] if reason else "")
+    return Setting(by, int(since), reason[0] if reason else "", until)
+
+
+async def _until(queue: Queue, topic: str, name: str) -> int | None:
+    text = await queue.caller.command("HGET", queue.keys.settings, f"{topic} {name}")
+    return int((text or b"0").split(b" ", 1)[0]) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,8 @@ def figures_of(name: str, value: str, burst: int | None = None) -> str:
     kind, colon, rest = name.partition(":")
     if not colon or not rest or kind not in (GateKind.RATE, GateKind.CONCURRENCY):
         raise InvalidArgument("limit", name, "begins with neither rate: nor concurrency:")
+    if name != "".join(name.split()):
+        raise InvalidArgument("limit", name, "has white space, which no gate has")
     if kind == GateKind.RATE:
         try:
             return rate_figures(value, burst, what=name)
@@ -120,9 +123,20 @@ async def resume(queue: Queue, scope: str, *, actor: str, reason: str = "", over
     return await change(queue, actor, "resume", scope, str(ramp_ms), reason)
 
 
-async def set_limit(queue: Queue, name: str, figures: str, *, actor: str, reason: str = "") -> None:
-    """Let other figures hold for a gate, or for all gates of a declared limit; see `figures_of`."""
-    await change(queue, actor, "limit", name, figures, reason)
+async def set_limit(
+    queue: Queue,
+    name: str,
+    figures: str,
+    *,
+    actor: str,
+    reason: str = "",
+    duration: Duration | None = None,
+) -> None:
+    """Let other figures hold for a gate, or for all gates of a declared limit; see `figures_of`.
+
+    For a time, or until `reset_limit`.
+    """
+    await change(queue, actor, "limit", name, timed(figures, duration), reason)
 
 
 async def reset_limit(queue: Queue, name: str, *, actor: str, reason: str = "") -> bool:
@@ -130,30 +144,45 @@ async def reset_limit(queue: Queue, name: str, *, actor: str, reason: str = "") 
     return await change(queue, actor, "reset", name, "", reason)
 
 
+def timed(value: str, duration: Duration | None) -> str:
+    """A value as `tune` takes it, that holds for a time; None: for good. Raises DurationError."""
+    if duration is None:
+        return value
+    for_ms = durations.to_ms(durations.parse(duration, what="--for"), what="--for")
+    if for_ms < 1000:
+        raise DurationError("--for", duration, "is shorter than a second")
+    return f"{value};for={for_ms}"
+
+
 async def change(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bool:
     """Send one row of `tune`, and let who may move by now move. False: there was nothing to change."""
-    reply = await _send(queue, actor, verb, name, value, reason)
+    (reply,) = await send(queue, actor, [(verb, name, value, reason)])
+    return reply != "NOTHING"
+
+
+async def send(queue: Queue, actor: str, rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    """Send rows of `tune`, verb, name, value and reason, and let who may move by now move."""
+    replies = await _send(queue, actor, rows)
     for _ in range(_WAKES):  # who may move by now moves now; the rest is the keeper's
         served, _ = await queue.run(
             scripts.wake(clock="", worker=actor, retention_ms=scripts.RETENTION_MS, limit=_TIMERS)
         )
         if not served:
             break
-    return bool(reply != b"NOTHING")
+    return replies
 
 
 async def note(queue: Queue, actor: str, name: str, value: str, reason: str) -> None:
     """Say in the log what other calls are about to do; `name` and `value` have no white space."""
-    await _send(queue, actor, "note", name, value, reason)
+    await _send(queue, actor, [("note", name, value, reason)])
 
 
-async def _send(queue: Queue, actor: str, verb: str, name: str, value: str, reason: str) -> bytes:
-    reason = truncate_text(" ".join(reason.split()), MAX_REASON) or "-"
-    rows = (verb, name, value, reason)
-    (reply,) = await queue.run(
-        scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=rows)
-    )
-    return bytes(reply)
+async def _send(queue: Queue, actor: str, rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    words: list[str] = []
+    for verb, name, value, reason in rows:
+        words += (verb, name, value, truncate_text(" ".join(reason.split()), MAX_REASON) or "-")
+    call = scripts.tune(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=words)
+    return [reply.decode() for reply in await queue.run(call)]
 
 
 async def pauses(queue: Queue) -> list[Pause]:
@@ -181,7 +210,7 @@ async def limits(queue: Queue) -> list[dict[str, Any]]:
     declared, given = {}, {}
     for field, value in known.items():
         kind, _, name = field.decode().partition(":")
-        if name.startswith(f"{GateKind.BREAKER}:"):  # no limit: see ops/breakers.py
+        if name.startswith((f"{GateKind.BREAKER}:", "slots:")):  # no limits: see ops/breakers.py, slots.py
             continue
         if kind == "declared" and ":" in name:
             declared[name] = value.decode()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from streamworker.core import durations
 from streamworker.core.gates import GateKind, words_of
+from streamworker.core.overrides import EVERY_TASK
 from streamworker.ops.explain.answer import Rule
 from streamworker.ops.explain.scene import Scene, said_by
 from streamworker.ops.tune import spoken
 
-TASK, OPERATOR, PRODUCER = "its task, as workers published it", "an operator", "its producer"
+TASK, LANE, PRODUCER = "its task, as workers published it", "its lane, as workers declared it", "its producer"
 
 
 def effective(scene: Scene) -> list[Rule]:
@@ -23,6 +24,11 @@ def effective(scene: Scene) -> list[Rule]:
             Rule("timeout", durations.format_ms(round(declared.timeout * 1000)), TASK),
             Rule("starts", f"{record.starts} of {record.number('ms') or declared.max_starts}", TASK),
         ]
+    rules += _slots(scene)
+    for task in (record.task, EVERY_TASK):
+        if ("retries", task) in scene.settings:
+            rules.append(_set(scene, "retries", "retries", task))
+            break
     if (deadline := record.number("dl")) is not None:
         rules.append(Rule("deadline", scene.until(deadline), PRODUCER))
     for name, figures, limit in words_of(record.text("ga") or ""):
@@ -30,15 +36,37 @@ def effective(scene: Scene) -> list[Rule]:
     for scope in (f"lane:{record.lane}", f"task:{record.task}", f"tenant:{record.text('tn')}"):
         if scope in scene.pauses:
             rules.append(Rule(scope, scene.pauses[scope].state, said_by(scene.pauses[scope])))
+    for scope in (f"lane:{record.lane}", f"tenant:{record.text('tn')}"):
+        if ("throttle", scope) in scene.settings:
+            rules.append(_set(scene, f"throttle {scope}", "throttle", scope))
     return rules
+
+
+def _set(scene: Scene, what: str, topic: str, name: str) -> Rule:
+    """What an operator has set, as it stands."""
+    setting = scene.settings[topic, name]
+    until = "" if setting.until is None else f", {scene.until(setting.until)} no more"
+    return Rule(what, setting.spoken(), f"set {said_by(setting)}{until}")
+
+
+def _slots(scene: Scene) -> list[Rule]:
+    found = scene.slots.get(scene.record.lane)
+    if found is None or found.reserved is None or found.weight is None:
+        return []
+    value = f"{found.reserved} reserved, weight {found.weight}"
+    if found.set is None:
+        return [Rule("slots", value, LANE)]
+    return [Rule("slots", value, _set(scene, "slots", "slots", scene.record.lane).source)]
 
 
 def _gate(scene: Scene, name: str, figures: str, limit: str) -> Rule:
     kind = name.partition(":")[0]
     for known in (name, limit):
         found = scene.limits.get(known)
+        if ("limit", known) in scene.settings:
+            return _set(scene, name, "limit", known)
         if found is not None and found["set"]:
-            return Rule(name, spoken(kind, found["set"]) or "-", f"{OPERATOR}: streamworker limits")
+            return Rule(name, spoken(kind, found["set"]) or "-", "an operator: streamworker limits")
     if kind not in (GateKind.RATE, GateKind.CONCURRENCY):
         return Rule(name, "one at a time" if kind == GateKind.ENTITY else "open while it is well", TASK)
     found = scene.limits.get(limit or name) or {}

@@ -11,6 +11,8 @@ from streamworker.core.job import Record
 from streamworker.ops import inspect, tune
 from streamworker.ops.breakers import standings
 from streamworker.ops.history import History, iso, read_history
+from streamworker.ops.settings import Setting, by_name
+from streamworker.ops.slots import LaneSlots, slots
 from streamworker.ops.tune import Pause
 from streamworker.store import manifest
 from streamworker.store.depths import now_ms
@@ -34,6 +36,9 @@ class Scene:
     pauses: dict[str, Pause]
     breakers: dict[str, Standing]
     limits: dict[str, dict[str, Any]]
+    slots: dict[str, LaneSlots]
+    #: What operators have set, by topic and name.
+    settings: dict[tuple[str, str], Setting]
     history: History
 
     @classmethod
@@ -52,6 +57,8 @@ class Scene:
             pauses={one.scope: one for one in await tune.pauses(queue)},
             breakers=await standings(queue),
             limits={row["name"]: row for row in await tune.limits(queue)},
+            slots={one.lane: one for one in await slots(queue)},
+            settings=await by_name(queue),
             history=await read_history(
                 queue, record.job_id, since_ms=record.number("at") or 0, version=record.version
             ),
@@ -85,7 +92,7 @@ def span(ms: float) -> str:
     return durations.format_ms(whole if whole < 1000 else whole // 1000 * 1000)
 
 
-def said_by(pause: Pause) -> str:
-    """Who paused it, when and why."""
-    why = f": {pause.reason}" if pause.reason not in ("", "-") else ""
-    return f"by {pause.by} at {iso(pause.since)}{why}"
+def said_by(one: Pause | Setting) -> str:
+    """Who paused or set it, when and why."""
+    why = f": {one.reason}" if one.reason not in ("", "-") else ""
+    return f"by {one.by} at {iso(one.since)}{why}"
