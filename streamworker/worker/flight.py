@@ -53,6 +53,26 @@ class Teller(Protocol):
         """Entries of a lane that led nowhere."""
 
 
+def tell(
+    tellers: list[Teller],
+    flight: Flight,
+    replies: list[bytes],
+    begun: list[Running],
+    taken: dict[str, int],
+    said: list[str],
+) -> None:
+    """Tell all of them of an answered exchange; `said`: the words of its verdict."""
+    for teller in tellers:
+        teller.answered("exchange", flight.took)
+        teller.exchanged(flight.settled, replies, begun, taken)
+        if flight.marked:
+            teller.marked(flight.marked)
+        for word in said:
+            if "=" in word:
+                lane, result, count = word.split("=")
+                teller.refused(lane, result, int(count))
+
+
 def fitting(ended: list[Running]) -> list[Running]:
     """As many of them, from the first on, as one call may carry: those that are handed back take their
     envelopes along, successes their results."""

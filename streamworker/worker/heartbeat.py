@@ -109,7 +109,7 @@ class Heartbeat:
                 if failures == 1:
                     log.warning("heartbeat failed, trying again: %s", error)
                 if time.monotonic() - heard > self._settings.lease:
-                    self._in_loop(self._pump.out_of_touch)
+                    self._in_loop(self._pump.standing.out_of_touch)
             except Exception:
                 failures += 1
                 pause = min(self._interval, backoff(failures))
@@ -123,7 +123,7 @@ class Heartbeat:
     def _tell(self, asked: dict[str, int], answer: Answer) -> None:
         if self._stop.is_set():  # we have said good-bye, and that our key is gone is no news
             return
-        self._in_loop(self._pump.heard, asked, answer.lost, answer.cancelled)
+        self._in_loop(self._pump.standing.heard, asked, answer.lost, answer.cancelled)
         if not answer.alive:
             self._in_loop(self._on_session_lost)
 

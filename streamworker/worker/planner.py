@@ -14,6 +14,10 @@ from streamworker.worker.holdings import Holdings
 #: it in each call would cost the server two reads a job. A job that comes meanwhile is served as if it had
 #: come so much later.
 PASSED_OVER = 0.002
+#: Seconds after which a lane that was paused is asked for again.
+PAUSED_LOOK = 0.5
+#: The same for a lane that opens by a ramp and has given its share: finer, so that its starts are even.
+RAMP_LOOK = 0.1
 
 
 class Planner:
@@ -42,9 +46,13 @@ class Planner:
         """These lanes (None: all) may have work again."""
         self._state = self._state.woken(lanes)
 
-    def pause(self, lanes: Collection[str]) -> None:
-        """These lanes are paused, as a claim has said: no use in reading them for now."""
-        self._paused = frozenset(lanes)
+    def pause(self, lanes: Collection[str]) -> float:
+        """These lanes are not read for now, as a claim has said: paused, or, as `lane~`, opening by a ramp.
+
+        Returns the seconds after which to ask for them again.
+        """
+        self._paused = frozenset([lane.removesuffix("~") for lane in lanes])
+        return RAMP_LOOK if any(lane.endswith("~") for lane in lanes) else PAUSED_LOOK
 
     def ask_paused(self) -> None:
         """They may run again: the next claim asks."""

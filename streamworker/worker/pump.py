@@ -4,45 +4,43 @@ What ends while two calls are under way goes into the next one (group commit). A
 session is raised, so that a late execution of it finds nothing, and what Redis delivered to us without our
 hearing of it is offered back (D5). An outcome is held until its settle is acknowledged: sending it twice
 is harmless, losing it is not.
+
+What it knows lies in pieces beside it: `holdings` the claims it holds, `unsent` what is to be told, `planner`
+what to claim, `struck` the quarantine, `standing` what the heartbeat hears, `renewal` the session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import ConnectionLost, StreamworkerError
+from streamworker.core.errors import ConnectionLost
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan
 from streamworker.core.outcome import Release
 from streamworker.core.states import Reason
 from streamworker.settings import Settings
 from streamworker.store import scripts
-from streamworker.store.caller import backoff, passes
+from streamworker.store.caller import passes
 from streamworker.store.connection import NoScript, ReplyError
 from streamworker.worker.calls import Calls
-from streamworker.worker.flight import Flight, Teller, fitting, report_stale, rows_of
+from streamworker.worker.flight import Flight, Teller, report_stale, rows_of, tell
 from streamworker.worker.holdings import Holdings
 from streamworker.worker.planner import Planner
+from streamworker.worker.renewal import Renewal
 from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Entry, Session
+from streamworker.worker.standing import Standing
+from streamworker.worker.struck import Struck
+from streamworker.worker.unsent import Unsent
 
 log = logging.getLogger("streamworker.worker")
 
 #: Calls under way at most. Serial calls gave half the throughput, more gave nothing.
 FLIGHTS = 2
-#: Seconds after which a lane that was paused is asked for again.
-PAUSED_LOOK = 0.5
-#: The same for a lane that opens by a ramp and has given its share: finer, so that its starts are even.
-RAMP_LOOK = 0.1
-#: Times that a row may be refused by the script, alone in its call, until the claim is left to recovery.
-REFUSALS = 3
-
-
-async def _nothing_to_say() -> None: ...
 
 
 class Pump:
@@ -62,36 +60,28 @@ class Pump:
         self.session = session
         self._tag = session.keys.tag
         self.holdings = Holdings(lanes)
+        self.renewal = Renewal(session, self._renewed)
+        self.standing = Standing(self.holdings, self._begin)
+        self.struck = Struck(self.holdings)
         #: Told of each call of a dependency.
         self.calls = Calls(breakers or {}, self.kick)
         #: Told of cached values that a job has made old, once its outcome is recorded.
         self.on_stale: Callable[[set[str]], None] = lambda _: None
         #: Called when there is room and nothing more to claim: the reader may block.
         self.on_dry: Callable[[], None] = lambda: None
-        #: Awaited with each later session: Redis may have lost its data. Raises StreamworkerError.
-        self.announce: Callable[[], Awaitable[None]] = _nothing_to_say
         #: Told of each answered exchange.
         self.tellers: list[Teller] = []
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._planner = Planner(lanes, concurrency, self.holdings, clock=self._loop.time)
         self._start = start
-        self._outbox: list[Running] = []
-        self._marks: list[Running] = []
+        self._unsent = Unsent(self.holdings)
         self._offers: list[Entry] = []
-        self._unconfirmed: list[Running] = []
         self._flights: list[Flight] = []
         self._scheduled = False
         self._accepting = False
-        self._ready = False
         self._claiming = True
         self._relist = False
-        self._quarantine: str | None = None  # the lane whose quarantine is read next
-        self._apart = True  # what it gives runs in a child process; else alone
-        self._found_apart = False
-        self._row_limit = scripts.BATCH
-        self._failures = 0
-        self._syncing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
     # --- what others tell the pump
@@ -115,8 +105,9 @@ class Pump:
                 self.on_stale(running.stale)
             self.kick()
             return
-        self._outbox.append(running)
-        full = len(self._outbox) * 2 >= self._planner.concurrency and len(self._flights) < FLIGHTS
+        ended = self._unsent.ended
+        ended.append(running)
+        full = len(ended) * 2 >= self._planner.concurrency and len(self._flights) < FLIGHTS
         if full and not self._accepting:
             self._turn()
         else:
@@ -133,7 +124,7 @@ class Pump:
 
     def mark(self, running: Running) -> None:
         """A job runs long enough for a start mark (D20)."""
-        self._marks.append(running)
+        self._unsent.begun.append(running)
         self.kick()
 
     def offer(self, entries: list[Entry]) -> None:
@@ -185,16 +176,18 @@ class Pump:
                 running.tell(Stop.OUT_OF_TOUCH, now)
 
     def session_lost(self) -> None:
-        """The worker's key expired: claims would be refused until it has a new session."""
-        self._resync()
+        """Claims would be refused, or some may be lost: give up what is under way, and get a new session."""
+        for flight in list(self._flights):
+            self._give_up(flight)
+        self.renewal.begin()
 
     def isolate(self, lane: str) -> None:
         """Run one job of this lane's quarantine, alone: claim nothing else until it has ended (D22).
 
         For apps that no child process can have.
         """
-        if not self.isolating and self._claiming:
-            self._quarantine, self._apart = lane, False
+        if not self.struck.isolating and self._claiming:
+            self.struck.want(lane, apart=False)
             self.kick()
 
     async def run_apart(self, lane: str) -> bool:
@@ -202,40 +195,24 @@ class Pump:
 
         False: there was none, or it could not be claimed.
         """
-        over = self.holdings.apart_over
-        self._quarantine, self._apart, self._found_apart = lane, True, False
+        self.struck.want(lane, apart=True)
         self.kick()
-        while self._reads_quarantine or self.holdings.apart is not None:
-            over.clear()
-            await over.wait()
-        return self._found_apart
-
-    @property
-    def _reads_quarantine(self) -> bool:
-        return self._quarantine is not None
+        return await self.struck.over()
 
     def stop_claiming(self) -> None:
         self._claiming = False
-        self._forget_quarantine()
-
-    def _forget_quarantine(self) -> None:
-        self._quarantine = None
-        self.holdings.apart_over.set()
+        self.struck.forget()
 
     # --- what others ask
 
     @property
     def ready(self) -> bool:
         """Whether it has a session with Redis."""
-        return self._ready
-
-    @property
-    def isolating(self) -> bool:
-        return (self._quarantine is not None and not self._apart) or self.holdings.alone is not None
+        return self.renewal.ready
 
     def eligible_lanes(self) -> list[str]:
         """Lanes with a free slot, for the blocking reader."""
-        if not self._claiming or self.isolating or not self._ready:
+        if not self._claiming or self.struck.isolating or not self.renewal.ready:
             return []
         return self._planner.eligible()
 
@@ -249,7 +226,7 @@ class Pump:
 
     async def drained(self) -> None:
         """Return when every outcome is acknowledged."""
-        while self._outbox or self._flights or self._marks:
+        while self._unsent or self._flights:
             await self._change()
 
     async def idle(self) -> None:
@@ -273,10 +250,10 @@ class Pump:
 
     def _turn(self) -> None:
         self._scheduled = False
-        if not self._ready:
+        if not self.renewal.ready:
             return
         if self._relist and not self._flights:
-            self._resync()
+            self.session_lost()
             return
         while len(self._flights) < FLIGHTS and self._launch():
             pass
@@ -286,18 +263,13 @@ class Pump:
     def _launch(self) -> bool:
         """Send what there is to send; False when there is nothing, or no connection."""
         asked = sum([flight.limit for flight in self._flights])
-        told = self._outbox or self._marks or self._offers or self._quarantine or self.calls.due
+        told = self._unsent or self._offers or self.struck.lane or self.calls.due
         if not told and self._planner.free(asked) <= 0:
             return False
-        settled = fitting(self._outbox[: self._row_limit])
-        room = self._row_limit - len(settled)
-        marked = [running for running in self._marks[:room] if running.outcome is None]
+        settled, marked = self._unsent.take()
         plan, quarantine = self._what_to_claim(asked)
         if not (settled or marked or self._offers or plan or quarantine or self.calls.due):
-            self._marks.clear()
             return False
-        del self._outbox[: len(settled)]
-        del self._marks[:room]
         offers, self._offers = self._offers, []
         limit = plan.limit if plan else 0
         lines = [scripts.quarantine_line(quarantine)] if quarantine else []
@@ -314,7 +286,7 @@ class Pump:
             calls=self.calls.take(),
             rows=rows_of(settled, marked, self._loop.time()),
         )
-        flight = Flight(call, settled, marked, plan, quarantine, self._apart, limit, self._loop.time())
+        flight = Flight(call, settled, marked, plan, quarantine, self.struck.apart, limit, self._loop.time())
         self._flights.append(flight)
         return self._send(flight, "EVALSHA", call.script.sha)
 
@@ -322,12 +294,9 @@ class Pump:
         """A plan and the lane whose quarantine is read, as far as there is either."""
         if not self._claiming or self.holdings.alone is not None:
             return None, None
-        quarantine = self._quarantine
-        if quarantine is not None and not self._apart:
-            nothing_runs = not self.holdings.busy_slots and not self._flights
-            return None, quarantine if nothing_runs else None
-        if any(flight.quarantine for flight in self._flights):
-            quarantine = None
+        quarantine = self.struck.due(self._flights)
+        if self.struck.isolating:
+            return None, quarantine
         under_way = [flight.plan for flight in self._flights]
         return self._planner.next(under_way, asked, idle_too=bool(self._offers)), quarantine
 
@@ -358,8 +327,8 @@ class Pump:
     def _accept(self, flight: Flight, verdict: bytes, claims: list[bytes], replies: list[bytes]) -> None:
         flight.took = self._loop.time() - flight.sent_at
         self._changed.set()
-        self._failures = 0
-        self._row_limit = min(scripts.BATCH, self._row_limit * 2)
+        self.renewal.works()
+        self._unsent.accepted()
         for running, reply in zip(flight.settled, replies, strict=False):
             self.holdings.let_go(running)
             if reply in (b"STALE", b"GONE"):
@@ -367,17 +336,15 @@ class Pump:
             if running.stale:
                 self.on_stale(running.stale)
         if flight.quarantine:
-            self._forget_quarantine()
+            self.struck.forget()
         word, *said = verdict.decode().split(" ")
         paused = [lane for lane in said if "=" not in lane]
         if word != "OK" and (flight.limit or flight.quarantine):
-            self._tell(flight, replies, [], {}, [])
-            self._resync()
+            tell(self.tellers, flight, replies, [], {}, [])
+            self.session_lost()
             return
         if paused:
-            opening = [lane for lane in paused if lane.endswith("~")]
-            self._planner.pause([lane.removesuffix("~") for lane in paused])
-            self._loop.call_later(RAMP_LOOK if opening else PAUSED_LOOK, self._ask_paused)
+            self._loop.call_later(self._planner.pause(paused), self._ask_paused)
         begun: list[Running] = []
         taken = {row.lane: 0 for row in flight.plan.rows if row.reserved + row.quota} if flight.plan else {}
         self._accepting = True  # what ends at once is collected, and sent when all are begun
@@ -390,7 +357,7 @@ class Pump:
         elif flight.plan is not None:
             self._planner.charge(flight.plan, taken, (running.claim for running in begun))
         self._turn()
-        self._tell(flight, replies, begun, taken, said)
+        tell(self.tellers, flight, replies, begun, taken, said)
 
     def _take(self, flight: Flight, claims: list[bytes], begun: list[Running], taken: dict[str, int]) -> None:
         """Hold and begin what an exchange claimed; count it by lane."""
@@ -400,7 +367,7 @@ class Pump:
             running = Running(Claim.parse(claims[i], claims[i + 1], claims[i + 2]), taken=now)
             lane = running.claim.lane
             if running.claim.kind == "q":
-                running.apart = self._found_apart = flight.apart
+                running.apart = self.struck.found = flight.apart
             else:
                 taken[lane] = taken.get(lane, 0) + 1
             self.holdings.take(running, now)
@@ -408,7 +375,7 @@ class Pump:
                 running.outcome = Release(Reason.SHUTDOWN)
                 self.ended(running)
             elif late:
-                self._unconfirmed.append(running)
+                self.standing.doubt(running)
             else:
                 self._begin(running)
                 begun.append(running)
@@ -417,24 +384,6 @@ class Pump:
         """Paused lanes are not read; that they run again is heard by asking."""
         self._planner.ask_paused()
         self.kick()
-
-    def _tell(
-        self,
-        flight: Flight,
-        replies: list[bytes],
-        begun: list[Running],
-        taken: dict[str, int],
-        said: list[str],
-    ) -> None:
-        for teller in self.tellers:
-            teller.answered("exchange", flight.took)
-            teller.exchanged(flight.settled, replies, begun, taken)
-            if flight.marked:
-                teller.marked(flight.marked)
-            for word in said:
-                if "=" in word:
-                    lane, result, count = word.split("=")
-                    teller.refused(lane, result, int(count))
 
     def _begin(self, running: Running) -> None:
         if self._start(running):
@@ -448,70 +397,29 @@ class Pump:
         """Was the call executed? Unknown: its rows are sent again, its claims are offered back."""
         self._give_up(flight)
         if isinstance(error, ReplyError) and not passes(error):
-            self._refused(flight, error)
+            self._unsent.refused(flight, error)
         else:
             log.warning("exchange failed: %s", error)
-        self._resync()
+        self.session_lost()
 
     def _give_up(self, flight: Flight) -> None:
         if flight in self._flights:
             self._flights.remove(flight)
         if flight.quarantine:
-            self._forget_quarantine()
-        self._outbox[:0] = flight.settled
-        self._marks[:0] = [running for running in flight.marked if running.outcome is None]
-
-    def _refused(self, flight: Flight, error: ReplyError) -> None:
-        """The script refused the call: send fewer rows, to find the one it is about."""
-        rows = len(flight.settled)
-        log.error("exchange with %d rows was refused: %s", rows, flight.call.script.locate(str(error)))
-        self._row_limit = max(1, min(self._row_limit, rows) // 2)
-        if rows != 1:
-            return
-        (running,) = flight.settled
-        running.refusals += 1
-        if running.refusals >= REFUSALS:
-            self._outbox.remove(running)
-            self.holdings.abandon(running)  # no heartbeat any more: its lease runs out and recovery decides
-            log.error("job %s: its outcome cannot be recorded; left to recovery", running.claim.job_id)
+            self.struck.forget()
+        self._unsent.put_back(flight)
 
     # --- session
 
-    async def open(self) -> None:
-        """The first session. Raises ConnectionLost, ServerUnsuitable or ReplyError."""
-        await self.session.renew()
-        self._ready = True
-
-    def _resync(self) -> None:
-        """New connection, new session, and a look at what is ours (D5). One at a time, until it works."""
-        self._ready = False
-        for flight in list(self._flights):
-            self._give_up(flight)
-        if self._syncing is None:
-            self._syncing = self._loop.create_task(self._sync())
-
-    async def _sync(self) -> None:
-        while True:
-            self._failures += 1
-            if self._failures > 1:
-                await asyncio.sleep(backoff(self._failures))
-            try:
-                await self.session.renew()
-                await self.announce()
-                self._offers = self.holdings.unknown_pending(await self.session.pending())
-                break
-            except StreamworkerError as error:
-                log.warning("no session with Redis yet: %s", error)
+    def _renewed(self, pending: list[Entry]) -> None:
+        """There is a session again: what Redis delivered to us and we never heard of is offered."""
+        self._offers = self.holdings.unknown_pending(pending)
         self._relist = False
         self._planner.woken()
-        self._syncing = None
-        self._ready = True
         self._changed.set()
         self.kick()
 
     async def close(self) -> None:
-        self._ready = False
         self.calls.close()
-        if self._syncing is not None:
-            self._syncing.cancel()
+        self.renewal.close()
         await self.session.link.close()

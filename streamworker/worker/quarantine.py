@@ -44,7 +44,7 @@ class Quarantine:
                     await self._apart(deque(await self._keeper.quarantined(self._lanes)))
                 elif await self._keeper.elected("quarantine"):
                     await self._alone()
-                    if self._pump.isolating:  # the next one need not wait long
+                    if self._pump.struck.isolating:  # the next one need not wait long
                         pause = ALONE_AFTER
             except NotReady as error:
                 log.warning("jobs with strikes wait: %s", error)
@@ -62,7 +62,7 @@ class Quarantine:
                 waiting.append(lane)
 
     async def _alone(self) -> None:
-        if self._pump.isolating:
+        if self._pump.struck.isolating:
             return
         waiting = await self._keeper.quarantined(self._lanes)
         if waiting and not self._said:

@@ -272,8 +272,8 @@ class _Parts:
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
         await self._announce()
-        self.pump.announce = self._announce
-        await self.pump.open()
+        self.pump.renewal.announce = self._announce
+        await self.pump.renewal.open()
         self.heartbeat.start()
         log.info(
             "worker %s: %d slots, lanes %s, lease %g s",

@@ -66,7 +66,7 @@ class Worker:
         attempt = 0
         while True:
             try:
-                await self.pump.open()
+                await self.pump.renewal.open()
                 break
             except StreamworkerError:
                 attempt += 1
@@ -108,7 +108,7 @@ class Worker:
                 for asked, call in heartbeat.calls(settings, self.pump):
                     reply = await self._link.script(call.script, self.pump.session.keys.tag, *call.argv)
                     answer = heartbeat.Answer.parse(reply)
-                    self.pump.heard(asked, answer.lost, answer.cancelled)
+                    self.pump.standing.heard(asked, answer.lost, answer.cancelled)
                     if not (answer.alive or self._leaving):
                         self.pump.session_lost()
                 failures = 0

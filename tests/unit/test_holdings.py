@@ -70,7 +70,7 @@ async def test_what_the_reader_names_late_is_not_offered_while_it_runs() -> None
     link = SimpleNamespace(post=post)
     session = SimpleNamespace(renew=renew, link=link, worker="w", number=3, keys=Keys("test"))
     pump = Pump(Settings("test"), LANES, 4, cast(Session, session), start=lambda running: True)
-    await pump.open()
+    await pump.renewal.open()
     pump.holdings.take(running(HELD), 0.0)
 
     pump.offer([HELD, NEW])
