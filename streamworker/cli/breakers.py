@@ -15,7 +15,8 @@ from streamworker.cli.output import emit_json, print_table, say
 breakers_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
-    help="Show the breakers of dependencies, or force one open or closed.",
+    help="Show the breakers of dependencies, or force one open or closed.\n\n"
+    "Example: streamworker breakers --app shop",
 )
 
 Dependency = Annotated[str, typer.Argument(metavar="DEPENDENCY", help="Its name, such as carrier.")]
@@ -69,7 +70,10 @@ def force_open(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Let nobody use a dependency, whatever its calls say; what runs goes on."""
+    """Let nobody use a dependency, whatever its calls say; what runs goes on.
+
+    Example: streamworker breakers open carrier --for 2h --reason "maintenance until noon"
+    """
     from streamworker.ops import breakers as act
     from streamworker.request import actor
 
@@ -95,7 +99,10 @@ def force_closed(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Let all use a dependency, whatever its calls say."""
+    """Let all use a dependency, whatever its calls say.
+
+    Example: streamworker breakers close carrier --reason "it refuses one tenant, the rest is well"
+    """
     from streamworker.ops import breakers as act
     from streamworker.request import actor
 
@@ -118,7 +125,10 @@ def leave_alone(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Let the calls decide again; one that was forced open is tried by few first."""
+    """Let the calls decide again; one that was forced open is tried by few first.
+
+    Example: streamworker breakers auto carrier
+    """
     from streamworker.ops import breakers as act
     from streamworker.request import actor
 

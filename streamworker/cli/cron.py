@@ -23,6 +23,8 @@ def list_(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
     """List the crons: when each runs next, when it ran last, and what came of it.
 
     Known are those that a worker has published, also when no worker declares them any more.
+
+    Example: streamworker cron list --app shop
     """
     from streamworker.ops.crons import crons
 

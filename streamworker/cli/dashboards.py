@@ -58,6 +58,8 @@ def export(
     """Write the dashboards, their provisioning, the alert rules and the runbook.
 
     When files are there already with another text, nothing is written, unless it is forced.
+
+    Example: streamworker dashboards export monitoring --set ready_jobs=500
     """
     texts = _texts()
     values = _read_changes(changes or [], "".join(texts.values()))

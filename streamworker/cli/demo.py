@@ -19,6 +19,8 @@ def demo(
 
     Starts an embedded Valkey, Postgres and two workers, enqueues jobs of which some fail, kills a worker
     midway, and ends by itself. Exit code 1 if the account does not balance.
+
+    Example: streamworker demo --seconds 20
     """
     from streamworker.demo.driver import run_demo
 

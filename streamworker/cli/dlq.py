@@ -32,7 +32,10 @@ def list_letters(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """List dead letters, the newest first."""
+    """List dead letters, the newest first.
+
+    Example: streamworker dlq list --task invoice --newer 1h
+    """
     from streamworker.ops import dlq
 
     settings = settings_of(app, redis_url)
@@ -69,7 +72,9 @@ def list_letters(
 def causes(asked: Asked, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """Group dead letters by task and error, the most frequent first, with some jobs of each.
 
-    Where to begin when there are many: streamworker dlq causes --newer 1h
+    Where to begin when there are many.
+
+    Example: streamworker dlq causes --newer 1h
     """
     from streamworker.ops import dlq
 
@@ -110,7 +115,10 @@ def show(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Show one dead letter with its arguments, its error and every move of the job."""
+    """Show one dead letter with its arguments, its error and every move of the job.
+
+    Example: streamworker dlq show 01a22d35-48c5-7000-ab2c-b8855784618b
+    """
     from streamworker.ops import dlq
 
     settings = settings_of(app, redis_url)

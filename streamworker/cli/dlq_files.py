@@ -40,7 +40,9 @@ def edit(
     """Change the arguments with which a dead job will be replayed; without options in $EDITOR.
 
     The job stays dead until it is replayed, in its lane and behind the gates that it had. What was changed
-    stands in the log. Example: streamworker dlq edit ID --set total=99
+    stands in the log.
+
+    Example: streamworker dlq edit 01a22d35-48c5-7000-ab2c-b8855784618b --set total=99
     """
     from dataclasses import replace
 
@@ -174,6 +176,8 @@ def bring_back(
     """Put exported dead letters back; they are replayed only when somebody says so.
 
     The whole file is checked first. Jobs that have a letter, or are not dead, are left alone.
+
+    Example: streamworker dlq import letters.jsonl
     """
     from streamworker.ops import dlq
     from streamworker.request import actor

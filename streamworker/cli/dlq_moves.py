@@ -67,10 +67,12 @@ def replay(
 ) -> int:
     """Send dead jobs back into their lanes, with fresh attempts; by id, or all that the options describe.
 
-    Look first: streamworker dlq replay --task invoice --dry-run. Skipped are jobs of tasks that no worker has
-    published or whose arguments do not fit them, those whose key another job has or has completed, those that
-    were replayed before, and those that somebody dealt with meanwhile. Ended early, the same command goes on.
-    Exit code 1 when it stopped by itself, or when none of the named jobs could be replayed.
+    Look first, with --dry-run. Skipped are jobs of tasks that no worker has published or whose arguments do
+    not fit them, those whose key another job has or has completed, those that were replayed before, and those
+    that somebody dealt with meanwhile. Ended early, the same command goes on. Exit code 1 when it stopped by
+    itself, or when none of the named jobs could be replayed.
+
+    Example: streamworker dlq replay --task invoice --dry-run
     """
     from streamworker.ops import dlq
     from streamworker.request import actor

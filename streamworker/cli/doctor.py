@@ -33,8 +33,10 @@ def doctor(
 ) -> int:
     """Check server, namespace, fleet and app, and say what to do.
 
-    The app is checked if it is named, as in streamworker doctor shop:app. Exit code 0 without a problem
-    (warnings are none), 1 with one, 2 if it could not be checked.
+    The app is checked as well if it is named. Exit code 0 without a problem (warnings are none), 1 with one,
+    2 if it could not be checked.
+
+    Example: streamworker doctor shop:app
     """
     from streamworker.core.errors import ConnectionLost, ServerUnsuitable
     from streamworker.ops import doctor as examination

@@ -44,6 +44,8 @@ def enqueue(
 
     The task's code is not needed: its lane, key and limits are those that workers have published, where no
     option says otherwise. With a key that is in use for the same arguments the id is that of the earlier job.
+
+    Example: streamworker enqueue update_shipment '{"shipment_id": 7}' --key shipment:7:sent
     """
     from streamworker.client import handle_of, place_named
     from streamworker.core.states import Disposition

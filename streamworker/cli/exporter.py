@@ -26,6 +26,8 @@ def exporter(
     For those who want it apart from the workers: of those with an endpoint, one does the same. It has
     /metrics, /healthz, and /readyz, which is 503 when Redis could not be read for a while. The port is 9108
     unless it is given.
+
+    Example: streamworker exporter --app shop --metrics-port 9100
     """
     from streamworker.settings import read_endpoint
 

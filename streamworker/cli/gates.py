@@ -19,7 +19,10 @@ def gates(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Show the gates that are paused, held or waited at, or who does so at one of them."""
+    """Show the gates that are paused, held or waited at, or who does so at one of them.
+
+    Example: streamworker gates entity:order:7
+    """
     from streamworker.ops import gates as look_at
 
     settings = settings_of(app, redis_url)

@@ -43,6 +43,8 @@ def list_jobs(
 
     Looks through the names of all records, which takes a while with millions of jobs, and says so if there
     may be more than it shows.
+
+    Example: streamworker jobs list --task update_shipment --status processing
     """
     from streamworker.ops import listing
 
@@ -92,6 +94,8 @@ def show(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json
 
     Once the record has expired, Postgres tells, where STREAMWORKER_POSTGRES_DSN says that there is one; else
     the dead letter and the log tell what they still have.
+
+    Example: streamworker jobs show 01a22d35-48c5-7000-ab2c-b8855784618b
     """
     from streamworker.ops import inspect
 
@@ -156,6 +160,8 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
     """Cancel a job. One that waits ends at once; the handler of one that runs is told.
 
     A job that is over already is left as it is, with exit code 1.
+
+    Example: streamworker jobs cancel 01a22d35-48c5-7000-ab2c-b8855784618b
     """
     from streamworker.core.ids import check_job_id
     from streamworker.request import actor

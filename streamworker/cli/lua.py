@@ -21,7 +21,10 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a script, such as claim.")],
     as_json: Json = False,
 ) -> None:
-    """Print one script, with its fragments in place."""
+    """Print one script, with its fragments in place.
+
+    Example: streamworker lua show claim
+    """
     from streamworker.store import lua
 
     name = name.removesuffix(".lua")
@@ -46,7 +49,10 @@ def show(
 
 @app.command("list")
 def list_scripts(as_json: Json = False) -> None:
-    """List the scripts with what each takes."""
+    """List the scripts with what each takes.
+
+    Example: streamworker lua list
+    """
     from streamworker.store import lua
 
     scripts = [lua.load(name) for name in lua.names()]

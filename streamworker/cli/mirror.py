@@ -52,6 +52,8 @@ def migrate(dsn: Dsn = None, as_json: Json = False) -> None:
     """Bring the schema in Postgres up to date.
 
     All in one transaction: when it fails, nothing has changed. Several at once wait for each other.
+
+    Example: streamworker mirror migrate --dsn postgresql://localhost/shop
     """
     from streamworker.postgres import connection, migrate
 
@@ -80,7 +82,10 @@ def migrate(dsn: Dsn = None, as_json: Json = False) -> None:
 
 @app.command()
 def sql() -> None:
-    """Print the schema as one script for psql, for review, or to be applied by somebody else."""
+    """Print the schema as one script for psql, for review, or to be applied by somebody else.
+
+    Example: streamworker mirror sql
+    """
     from streamworker.postgres import migrate
 
     print(migrate.render(), end="")
@@ -104,6 +109,8 @@ def run(
 
     The first start turns the mirror on: from then on the log is kept until it was mirrored. Several may run;
     one writes, the others stand by.
+
+    Example: streamworker mirror run --app shop --metrics-port 9101
     """
     import datetime
 
@@ -175,6 +182,8 @@ def verify(
     """Compare Redis with Postgres, job by job. Exit code 1 if they differ, or the mirror is far behind.
 
     What differs at first is looked at again once the mirror has come along. Reads only.
+
+    Example: streamworker mirror verify --app shop
     """
     settings = settings_of(app, redis_url)
     found = asyncio.run(_verify(settings, _dsn(dsn)))
@@ -230,6 +239,8 @@ def reconcile(
     A running mirror notices most losses and does this by itself. Jobs that Postgres has as open are enqueued
     again under their ids, uncharged; what it has as finished does not run again; keys are held for what is
     left of their windows. Enqueues are refused meanwhile. Running it twice is harmless.
+
+    Example: streamworker mirror reconcile --app shop --dry-run
     """
     from streamworker.postgres.mirror import Mirror
 
@@ -242,11 +253,17 @@ def reconcile(
 
 
 @app.command()
-def off(app: AppName = None, redis_url: RedisUrl = None, dsn: Dsn = None) -> None:
-    """Turn the mirror of an app off: its log is capped again, and what Postgres has stays there."""
+def off(app: AppName = None, redis_url: RedisUrl = None, dsn: Dsn = None, as_json: Json = False) -> None:
+    """Turn the mirror of an app off: its log is capped again, and what Postgres has stays there.
+
+    Example: streamworker mirror off --app shop
+    """
     settings = settings_of(app, redis_url)
     asyncio.run(_off(settings, _dsn(dsn)))
-    print(f"the mirror of {settings.namespace} is off; `streamworker mirror run` turns it on again")
+    if as_json:
+        emit_json({"app": settings.namespace, "mirror": "off"})
+    else:
+        print(f"the mirror of {settings.namespace} is off; `streamworker mirror run` turns it on again")
 
 
 async def _off(settings: Settings, dsn: str) -> None:

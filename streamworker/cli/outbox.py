@@ -49,6 +49,8 @@ def relay(
 
     Several may run: each row is told by one of them at a time, those of one entity in order. A row that Redis
     refuses by itself is put aside; the others wait while Redis or Postgres is away.
+
+    Example: streamworker outbox relay --app shop
     """
     import datetime
 
@@ -78,10 +80,13 @@ def list_(
     redis_url: RedisUrl = None,
     dsn: Dsn = None,
     refused: Annotated[bool, typer.Option("--refused", help="Only those that were put aside.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="K", min=1)] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="K", help="Rows at most.", min=1)] = 50,
     as_json: Json = False,
 ) -> int:
-    """Show the requests that Redis does not have yet, the oldest first. Exit code 1 if any was put aside."""
+    """Show the requests that Redis does not have yet, the oldest first. Exit code 1 if any was put aside.
+
+    Example: streamworker outbox list
+    """
     settings = settings_of(app, redis_url)
     found = asyncio.run(_list(settings, _dsn(dsn), refused, limit))
     if as_json:
@@ -117,6 +122,8 @@ def retry(
     """Tell Redis again of requests that were put aside, or of which nobody knows whether it was told.
 
     Look first: one that Redis had long ago, and has forgotten since, would run again.
+
+    Example: streamworker outbox retry 01a22d35-48c5-7000-ab2c-b8855784618b
     """
     settings = settings_of(app, redis_url)
     again = asyncio.run(_retry(settings, _dsn(dsn), jobs))

@@ -40,7 +40,7 @@ def counted(number: int, noun: str) -> str:
 
 def emit_json(value: Any) -> None:
     """Print one JSON document on stdout. Pure ASCII, so no control character survives unescaped."""
-    print(json.dumps(value, indent=2, ensure_ascii=True))
+    print(json.dumps(value, indent=2, ensure_ascii=True).replace("\x7f", "\\u007f"))
 
 
 def console() -> Console:

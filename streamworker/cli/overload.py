@@ -34,19 +34,21 @@ def drain(
     """Show the backlog and how it is drained, or change that while all runs on.
 
     Jobs of the backlog come into their lanes at this rate, as far as those have room.
+
+    Example: streamworker drain --rate 50/s --reason "the database is slow"
     """
     from streamworker.core.durations import format_ms
     from streamworker.ops import overload
+    from streamworker.ops.history import iso
     from streamworker.request import actor
 
-    from streamworker.ops.history import iso
     changes = on is not None or rate is not None or burst is not None
     if reset and changes:
         raise CommandFailed("--reset takes back what was set; say either that or what to set", code=2)
-    settings = settings_of(app, redis_url)
-
     if duration is not None and not changes:
         raise CommandFailed("--for belongs to --on, --off, --rate or --burst", code=2)
+    settings = settings_of(app, redis_url)
+
     async def act() -> tuple[overload.Drain, bool]:
         async with open_queue(settings) as queue:
             done = True
@@ -92,15 +94,17 @@ def throttle(
         str, typer.Option("--overflow", metavar="backlog|reject", help="What becomes of those beyond.")
     ] = "backlog",
     off: Annotated[bool, typer.Option("--off", help="Lift it.")] = False,
+    duration: For = None,
     reason: Reason = "",
     app: AppName = None,
-    duration: For = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
     """Show what producers may enqueue, or let a lane or tenant enqueue only so many.
 
     What waits already is not touched. See `drain` for the backlog, and `limits` for what may start.
+
+    Example: streamworker throttle tenant:acme --rate 50/s --overflow backlog --reason "an import loops"
     """
     from streamworker.ops import overload
     from streamworker.request import actor
@@ -111,12 +115,12 @@ def throttle(
         return
     if off == (rate is not None):
         raise CommandFailed(f"throttle {scope}: say --rate, or --off to lift it", code=2)
+    if off and duration is not None:
+        raise CommandFailed(f"throttle {scope}: --for belongs to --rate", code=2)
     named = scope
 
     async def act() -> bool:
         async with open_queue(settings) as queue:
-    if off and duration is not None:
-        raise CommandFailed(f"throttle {scope}: --for belongs to --rate", code=2)
             if rate is None:
                 return await overload.lift_throttle(queue, named, actor=actor(), reason=reason)
             await overload.set_throttle(

@@ -31,6 +31,8 @@ def route(
     """Print the lane that a job would wait in. Nothing is enqueued.
 
     The rules are those that the worker that started last has published.
+
+    Example: streamworker route report '{"month": 7}' --tenant acme --explain
     """
     from streamworker.core.router import Decision, Step
     from streamworker.core.template import check_task_name

@@ -92,7 +92,9 @@ def run(
         bool,
         typer.Option("--reload", help="For development: start again when a .py file below here changes."),
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option("--log-level", case_sensitive=False)] = LogLevel.INFO,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", case_sensitive=False, help="How much it tells on stderr.")
+    ] = LogLevel.INFO,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
@@ -102,6 +104,8 @@ def run(
 
     With several processes, one that dies is started again, signals are passed on, and SIGHUP restarts one
     after the other.
+
+    Example: streamworker run shop.tasks:app --processes 2 --concurrency 64
     """
     companions = [name for name, wanted in (("mirror", with_mirror), ("relay", with_relay)) if wanted]
     if companions:

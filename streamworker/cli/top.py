@@ -32,8 +32,10 @@ def top(
 ) -> None:
     """Show the lanes at work until Ctrl-C: what waits, how old it is, what comes and goes, what blocks.
 
-    `empty in` is when nothing waits any more, if all goes on as since the last look. For scripts: --once or
-    --json, as in streamworker top --once
+    `empty in` is when nothing waits any more, if all goes on as since the last look. Scripts take --once or
+    --json.
+
+    Example: streamworker top --once
     """
     from streamworker.ops.top import watch
 

@@ -21,7 +21,7 @@ FIGURES = ("in_force", "declared", "set")
 limits_app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
-    help="Show the limits, or set others while all runs on.",
+    help="Show the limits, or set others while all runs on.\n\nExample: streamworker limits --app shop",
 )
 
 
@@ -38,6 +38,8 @@ def pause(
     """Hold back a lane, a tenant, a task or a dependency.
 
     What runs goes on; what would start waits, holds no slot and is charged no attempt.
+
+    Example: streamworker pause dependency:carrier --for 10m --reason "the carrier is down"
     """
     from streamworker.ops import tune
     from streamworker.ops.known import scope_is_known
@@ -79,7 +81,10 @@ def resume(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """End a pause. Those that waited come in evenly over a time, so that nothing opens at once."""
+    """End a pause. Those that waited come in evenly over a time, so that nothing opens at once.
+
+    Example: streamworker resume dependency:carrier --over 2m
+    """
     from streamworker.ops import tune
     from streamworker.request import actor
 
@@ -138,13 +143,16 @@ def set_limit(
     name: LimitName,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="200/s for a rate, else a number.")],
     burst: Annotated[int | None, typer.Option("--burst", metavar="N", help="What may start at once.")] = None,
+    duration: For = None,
     reason: Reason = "",
     app: AppName = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    duration: For = None,
-    """Let other figures hold, for jobs that wait as well."""
+    """Let other figures hold, for jobs that wait as well.
+
+    Example: streamworker limits set rate:tenant:acme 5/s --reason "a loop in their import"
+    """
     from streamworker.ops import tune
     from streamworker.ops.known import limit_is_known
     from streamworker.request import actor
@@ -179,7 +187,10 @@ def reset_limit(
     redis_url: RedisUrl = None,
     as_json: Json = False,
 ) -> None:
-    """Let what the tasks declare hold again."""
+    """Let what the tasks declare hold again.
+
+    Example: streamworker limits reset rate:tenant:acme
+    """
     from streamworker.ops import tune
     from streamworker.request import actor
 

@@ -13,6 +13,8 @@ def workers(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = Fal
     """Show which workers are alive.
 
     Alive is who gave a sign of life within two leases.
+
+    Example: streamworker workers --app shop
     """
     from streamworker.ops import inspect
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,8 @@ def _line(fields: dict[bytes, bytes]) -> bytes:
             told[name.decode()] = value.decode()
         except UnicodeDecodeError:
             told[f"{name.decode('utf-8', 'replace')}_base64"] = base64.b64encode(value).decode()
-    return orjson.dumps(told) + b"\n"
+    # Plain ASCII: the lines may go to a terminal, on which some characters act.
+    return json.dumps(told, separators=(",", ":")).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[dict[str, bytes]]:

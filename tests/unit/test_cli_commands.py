@@ -1,0 +1,74 @@
+"""Every command: help with an example that can be typed, and JSON wherever it prints data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from streamworker.cli.main import app
+from tests.unit.test_docs import resolve
+
+#: Commands without --json, and why.
+NO_JSON = {
+    "run": "runs until it is stopped; its logs are JSON with --log-format json",
+    "exporter": "runs until it is stopped",
+    "mirror run": "runs until it is stopped",
+    "outbox relay": "runs until it is stopped",
+    "mirror sql": "prints a script for psql",
+    "dlq export": "prints lines of JSON already",
+}
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """All that can be called, groups that do something by themselves included."""
+    command = command or typer.main.get_command(app)
+    children = getattr(command, "commands", {})
+    if path and (not children or command.invoke_without_command):
+        yield " ".join(path), command
+    for name, child in children.items():
+        yield from commands(child, (*path, name))
+
+
+ALL = dict(commands())
+
+
+def examples(help_text: str) -> list[str]:
+    """The commands in the paragraphs that begin with `Example:`."""
+    found = re.findall(r"^Example: (streamworker .+?)(?:\n\n|\Z)", help_text, re.MULTILINE | re.DOTALL)
+    return [" ".join(text.split()) for text in found]
+
+
+def test_there_are_commands() -> None:
+    assert {"run", "limits", "limits set", "runbook backlog", "dlq replay"} <= set(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_has_help_with_an_example_that_can_be_typed(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split(), "--help"])
+    (text,) = examples(ALL[name].help or "") or [""]
+
+    assert shown.exit_code == 0
+    assert "Example: streamworker" in shown.stdout, f"{name} --help has no example"
+    command, arguments = resolve(shlex.split(text)[1:])
+    assert command.name in (ALL[name].name, None), f"the example of {name} calls {command.name}"
+    command.make_context(command.name, arguments)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_has_help_for_each_option(name: str) -> None:
+    silent = [each.name for each in ALL[name].params if not each.help and not each.hidden]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_prints_json_unless_there_is_a_reason(name: str) -> None:
+    options = {option for each in ALL[name].params for option in each.opts}
+
+    assert ("--json" in options) == (name not in NO_JSON), NO_JSON.get(name, "it has no --json")
