@@ -3,23 +3,33 @@
 -- So a tenant with 100,000 jobs stands before nobody. `lane:<lane>:turn:<tenant>` is the stream of those behind;
 -- `turnstile` counts, by `lane tenant`, who stands and who waits. Whoever stops standing, for any cause, moves
 -- the next in. Struck jobs wait in quarantine, which does not count. Jobs without a tenant pay nothing.
+--
+-- Streams are read in order, so a tenant's part of the starts is its part of those who stand. A flood, with more
+-- behind than FLOOD, stands with what the others of its lane leave, and a quarter at least (docs/decisions/0025);
+-- by `lane`, `turnstile` counts those who stand of tenants that are no flood.
 local function open_turnstile()
   if turnstile then return turnstile end
   local TURNSTILE = tag .. ':turnstile'
+  local FLOOD = 256
   local STANDING = { a = true, r = true }
   local turns = {}                         -- 'lane tenant' -> who stands and waits there
+  local calm_in = {}                       -- lane -> who stands there of tenants that are no flood, as written
 
   local function turn_of(lane, tenant)
     local name = lane .. ' ' .. tenant
     local turn = turns[name]
     if not turn then
-      local stand, wait = match(redis.call('HGET', TURNSTILE, name) or '0 0', '^(%d+) (%d+)$')
-      turn = { key = LANE .. lane .. ':turn:' .. tenant, stand = tonumber(stand), wait = tonumber(wait) }
+      local found = redis.call('HMGET', TURNSTILE, name, lane)
+      local stand, wait = match(found[1] or '0 0', '^(%d+) (%d+)$')
+      turn = { key = LANE .. lane .. ':turn:' .. tenant, lane = lane, stand = stand + 0, wait = wait + 0 }
       turn.written_stand, turn.written_wait = turn.stand, turn.wait
       turns[name] = turn
+      calm_in[lane] = calm_in[lane] or tonumber(found[2] or '0')
     end
     return turn
   end
+
+  local function calm(stand, wait) return wait > FLOOD and 0 or stand end
 
   local function admit(turn, most)         -- whether one more may stand; counts it either way
     local free = turn.wait == 0 and turn.stand < most
@@ -53,10 +63,10 @@ local function open_turnstile()
     end
   end
 
-  local function move_in(turn)             -- as many as may stand, the first first
+  local function move_in(turn, most)       -- as many as may stand, the first first
     local from, late = '-', turn.late or {}              -- who came behind in this call is in no stream yet
-    while turn.stand < turn_most and turn.wait > #late do
-      local count = math.min(turn_most - turn.stand, turn.wait - #late)
+    while turn.stand < most and turn.wait > #late do
+      local count = math.min(most - turn.stand, turn.wait - #late)
       local found = redis.call('XRANGE', turn.key, from, '+', 'COUNT', count)
       for _, one in ipairs(found) do
         local rec = load(one[2][2])
@@ -73,7 +83,7 @@ local function open_turnstile()
       if #found < count then turn.wait = #late end
     end
     for i = 1, #late do
-      if turn.stand >= turn_most then break end
+      if turn.stand >= most then break end
       late[i].rec.kind = late[i].kind
       turn.stand, turn.wait = turn.stand + 1, turn.wait - 1
     end
@@ -83,19 +93,43 @@ local function open_turnstile()
     for i = 1, #dirty do
       if (dirty[i].tn or '') ~= '' then note_turn(dirty[i]) end
     end
+    local floods = {}                      -- last, since they stand with what the others leave
     for _, turn in pairs(turns) do
-      if turn.changed then move_in(turn) end
+      if turn.changed and turn.wait > FLOOD then
+        floods[#floods + 1] = turn
+      elseif turn.changed then
+        move_in(turn, turn_most)
+      end
+    end
+    if #floods == 0 then return end
+    local others = {}
+    for _, turn in pairs(turns) do
+      local change = calm(turn.stand, turn.wait) - calm(turn.written_stand, turn.written_wait)
+      others[turn.lane] = (others[turn.lane] or calm_in[turn.lane]) + change
+    end
+    for _, turn in ipairs(floods) do
+      move_in(turn, math.max(math.floor(turn_most / 4), turn_most - others[turn.lane]))
     end
   end
 
   local function write_counts(name, turn, stand, wait)
     if turn.written_stand == stand and turn.written_wait == wait then return end
-    if stand + wait > 0 then
-      redis.call('HSET', TURNSTILE, name, format('%d %d', stand, wait))
-    else
+    local lane = turn.lane
+    local before = calm_in[lane]
+    local after = before + calm(stand, wait) - calm(turn.written_stand, turn.written_wait)
+    local counts, left = stand + wait > 0 and format('%d %d', stand, wait), after > 0 and format('%d', after)
+    if counts and left then
+      redis.call('HSET', TURNSTILE, name, counts, lane, left)
+    elseif counts then
+      redis.call('HSET', TURNSTILE, name, counts)
+      if before > 0 then redis.call('HDEL', TURNSTILE, lane) end
+    elseif left then
+      redis.call('HSET', TURNSTILE, lane, left)
       redis.call('HDEL', TURNSTILE, name)
+    else
+      redis.call('HDEL', TURNSTILE, name, lane)
     end
-    turn.written_stand, turn.written_wait = stand, wait
+    turn.written_stand, turn.written_wait, calm_in[lane] = stand, wait, after
   end
 
   -- Too many for a moment, never too few: who waits beyond the count would not be looked for.

@@ -98,10 +98,10 @@ async def test_a_flood_in_one_lane_does_not_delay_another(app: App, observer: Ob
 
 
 async def test_one_tenants_flood_does_not_delay_another(app: App, observer: Observer) -> None:
-    """Issue 5, without any limit: the turnstile lets 16 of the flood stand before the others (D15).
+    """Issue 5, without any limit: the flood stands with what the other tenant leaves (D15, decision 0025).
 
-    Two tenants with work share the slots, so the quiet one takes twice its time alone, and waits for the
-    round that is under way when it comes. A short run looks at the order, which no other load changes.
+    The quiet one waits for what stands already, then has four starts of five. A short run looks at the order,
+    which no other load changes.
     """
     seconds = 0.02
     starts: list[tuple[str, float]] = []
@@ -131,9 +131,9 @@ async def test_one_tenants_flood_does_not_delay_another(app: App, observer: Obse
         await tune.pause(app.queue(), "tenant:flood", actor="test")  # what is left need not run
 
     assert waiting > 0, "the flood was over before the end: nothing was shown"
-    assert places <= 2 * 99 + 2 * SLOTS, f"{places} starts for 99 of the quiet tenant"
+    assert places <= 1.5 * 99 + SLOTS, f"{places} starts for 99 of the quiet tenant"
     if SECONDS >= 10:
-        assert beside <= 2 * alone + 2 * seconds + SLACK, f"p99 {beside:.3f} s, alone {alone:.3f} s"
+        assert beside <= 2 * alone + SLACK, f"p99 {beside:.3f} s, alone {alone:.3f} s"
 
 
 async def test_a_lane_keeps_its_share_while_another_is_never_empty(app: App, observer: Observer) -> None:

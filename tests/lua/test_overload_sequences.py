@@ -149,9 +149,7 @@ class Story:
         )
 
     def merge(self, name: str, mode: str, depth: int, backlog: int) -> str:
-        """Both of the lane, before the call: what is full by it counts for the next. An event that opens a window
-        is a new job.
-        """
+        """What waits in the lane and its backlog before the call. Who opens a window is a new job."""
         now = self.shard.now
         window = self.windows.get(mode)
         if window is None or window.until <= now:
