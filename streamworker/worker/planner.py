@@ -42,6 +42,13 @@ class Planner:
         self._paused: frozenset[str] = frozenset()
         self._clock = clock
 
+    def take_up(self, lanes: Mapping[str, Lane]) -> None:
+        """Other figures of the same lanes hold from the next plan on; what runs goes on."""
+        self._lanes = lanes
+        self._declared = Slots.of(lanes, self.concurrency)
+        self._slots = self._declared.aged(lanes, self._ages) if self._ages else self._declared
+        self.woken()
+
     def woken(self, lanes: Collection[str] | None = None) -> None:
         """These lanes (None: all) may have work again."""
         self._state = self._state.woken(lanes)

@@ -142,38 +142,10 @@ class Pump:
         self._planner.woken()  # a claim also makes a missing group again (R9)
         self.kick()
 
-    def heard(self, asked: Mapping[str, int], lost: set[str], cancelled: Mapping[str, str]) -> None:
-        """A heartbeat's answer for the claims that it asked about (job id to fence).
-
-        Claims that came too late to trust may start now, or are gone (D6).
-        """
-        now = self._loop.time()
-        for job_id in lost:
-            running = self.holdings.of_fence(job_id, asked.get(job_id))
-            if running is not None and running.outcome is None:
-                running.tell(Stop.LOST, now)
-        for job_id, code in cancelled.items():
-            running = self.holdings.of_fence(job_id, asked.get(job_id))
-            if running is not None and running.outcome is None:
-                running.tell(Stop.EXPIRED if code == "expired" else Stop.CANCELLED, now)
-        waiting, self._unconfirmed = self._unconfirmed, []
-        for running in waiting:
-            if asked.get(running.claim.job_id) != running.claim.fence:
-                self._unconfirmed.append(running)
-            elif running.claim.job_id in lost:
-                self.holdings.let_go(running)
-            else:
-                self._begin(running)
-
-    def out_of_touch(self) -> None:
-        """Redis has not answered for longer than a lease: what has an entity may not go on alone (D10).
-
-        The others finish, and settle if nobody has taken them over.
-        """
-        now = self._loop.time()
-        for running in self.holdings.running():
-            if " entity:" in running.claim.gates:
-                running.tell(Stop.OUT_OF_TOUCH, now)
+    def take_up(self, lanes: Mapping[str, Lane]) -> None:
+        """Share the slots by other figures of the same lanes."""
+        self._planner.take_up(lanes)
+        self.kick()
 
     def session_lost(self) -> None:
         """Claims would be refused, or some may be lost: give up what is under way, and get a new session."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamworker.core.lanes import Slots
+from streamworker.core.lanes import Lane, Slots
 from streamworker.settings import read_expected_workers
 from streamworker.telemetry.catalogue import Scope
 from streamworker.telemetry.cluster import ClusterNumbers
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from streamworker.worker.worker import Worker
 
 
+def _shares(lanes: Mapping[str, Lane], concurrency: int) -> dict[str, tuple[int, int]]:
+    """For each lane how many slots it can fill at most, and how many are reserved for it."""
+    slots = Slots.of(lanes, concurrency)
+    return {lane: (slots.shared + own, own) for lane, own in slots.reserved.items()}
+
+
 class Telling:
     """Counters and health of one worker. Told by its loop, asked by the endpoint's thread."""
 
@@ -28,12 +34,11 @@ class Telling:
         from streamworker import __version__
 
         app = worker.app
-        slots = Slots.of(worker.lanes, worker.concurrency)
         codes = codes_of_tasks(task.policy for task in app.tasks.values())
         self.metrics = Metrics(
             tasks=app.tasks,
             lanes=worker.lanes,
-            slots={lane: (slots.shared + own, own) for lane, own in slots.reserved.items()},
+            slots=_shares(worker.lanes, worker.concurrency),
             codes=codes,
             dependencies=app.dependencies,
         )
@@ -43,6 +48,10 @@ class Telling:
         self._page = Page(
             {Scope.WORKER: WorkerNumbers(self.metrics, __version__), Scope.CLUSTER: self.cluster}
         )
+
+    def take_up(self, lanes: Mapping[str, Lane], concurrency: int) -> None:
+        """The slots are shared by other figures."""
+        self.metrics.slots = _shares(lanes, concurrency)
 
     def tell(self, status: Status) -> None:
         """How the worker is."""

@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,7 +18,8 @@ from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
-from streamworker.core.lane import BACKLOG
+from streamworker.core.lane import BACKLOG, Lane
+from streamworker.core.overrides import RetryOverrides
 from streamworker.flow.dependency import Result
 from streamworker.flow.renewals import Renewals
 from streamworker.settings import DEFAULT_GRACE
@@ -40,6 +41,7 @@ from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Session
+from streamworker.worker.steering import Steering
 
 if TYPE_CHECKING:
     from streamworker.worker.telling import Telling
@@ -158,6 +160,7 @@ class Worker:
                     group.start_soon(parts.reader.run)
                     group.start_soon(parts.keeper.run)
                     group.start_soon(parts.crons.run)
+                    group.start_soon(parts.steering.run)
                     group.start_soon(parts.sweep)
                     group.start_soon(parts.quarantine.run)
                     if parts.watcher is not None:
@@ -223,6 +226,13 @@ class _Parts:
         self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
         self.keeper = Keeper(worker.app, worker.id)
         self.crons = Crons(worker.app, worker.id)
+        self.steering = Steering(
+            worker.lanes,
+            Keys(settings.namespace),
+            self.keeper.caller,
+            on_slots=self._share_slots,
+            on_retries=self._calm_retries,
+        )
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self.watcher: Watcher | None = None
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
@@ -252,6 +262,16 @@ class _Parts:
         if self.telling is not None:
             self.telling.metrics.called(dependency, result, seconds)
 
+    def _share_slots(self, lanes: Mapping[str, Lane]) -> None:
+        self.pump.take_up(lanes)
+        if self.telling is not None:
+            self.telling.take_up(lanes, self.worker.concurrency)
+
+    def _calm_retries(self, retries: RetryOverrides, text: str) -> None:
+        self.runner.retries = self.keeper.retries = retries
+        for children in (self.struck, self.processes):
+            children.tell_retries(text)
+
     def _drop(self, stale: set[str]) -> None:
         """An outcome is recorded: the cached values that it has made old go."""
         task = asyncio.get_running_loop().create_task(self.worker.app.cache.invalidate(*stale))
@@ -272,6 +292,7 @@ class _Parts:
             log.warning(line)
         await claim_namespace(link, self.pump.session.keys)
         await self._announce()
+        await self.steering.look()
         self.pump.renewal.announce = self._announce
         await self.pump.renewal.open()
         self.heartbeat.start()

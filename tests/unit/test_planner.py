@@ -185,3 +185,26 @@ def test_the_slots_of_a_lane_that_is_passed_over_are_not_given_away() -> None:
     assert plan is not None
     assert [row.lane for row in plan.rows] == ["rare"]
     assert plan.limit <= plan.shared <= 6
+
+
+def test_other_figures_of_a_lane_hold_from_the_next_plan_on() -> None:
+    holdings = Holdings(LANES)
+    some = Planner(LANES, 240, holdings)
+    turn(some, empty=["slow"])
+
+    some.take_up({"fast": replace(LANES["fast"], weight=1), "slow": replace(LANES["slow"], reserved=40)})
+
+    plan = some.next([], 0, idle_too=False)
+    assert plan is not None
+    rows = {row.lane: row for row in plan.rows}
+    assert rows["slow"].reserved == 20, "half of them: the other half is for a second call"
+    assert part(some) == pytest.approx(1 / 2, abs=0.02), "a lane that had nothing is asked again"
+
+
+def test_a_lane_keeps_the_weight_of_its_age_when_figures_change() -> None:
+    some = planner()
+    turn(some, claim("slow", 4000))
+
+    some.take_up({"fast": replace(LANES["fast"], weight=8), "slow": LANES["slow"]})
+
+    assert part(some) == pytest.approx(1 / 2, abs=0.02)
