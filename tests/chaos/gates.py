@@ -23,6 +23,8 @@ from tests.chaos.verdict import Kind, Violation
 ENTITY, RATE = "entity:", "rate:"
 #: Seconds after a pause in which the order of entities may still be that in which their jobs came back.
 SETTLED = 2.0
+#: Seconds for which a gate keeps a place for a waiter that nobody claims, beside leases without a keeper: three.
+KEPT, KEEPERLESS = 5.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Live:
     """One handler that held a gate."""
 
     start: Start
+    #: When its job passed the gate at the earliest: as a waiter, it was let in some time before its claim.
+    passed: float
     #: When its job was claimed.
     claimed: float
     until: float
@@ -45,7 +49,7 @@ def held(jobs: Mapping[str, Life]) -> dict[str, list[Life]]:
 
 
 def never_too_many(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
-    """No gate has more live holders than it allowed when the last of them was claimed."""
+    """No gate has more live holders than it allowed when the last of them passed it."""
     for name, lives in held(jobs).items():
         if not (name.startswith(ENTITY) or name in history.limits.holders):
             continue
@@ -53,32 +57,37 @@ def never_too_many(history: History, jobs: Mapping[str, Life]) -> Iterator[Viola
         for one in sorted(_handlers(history, lives, name), key=lambda one: one.start.at):
             live = [other for other in live if other.until > one.start.at]
             live.append(one)
-            most = _most(history, name, max(each.claimed for each in live))
+            since, until = max(each.passed for each in live), max(each.claimed for each in live)
+            most = _most(history, name, since, until)
             if most is not None and len(live) > most:
-                evidence = f"{name} lets in {most}, and {len(live)} ran: {[each.start for each in live]}"
+                given = [each for each in history.figures if each.name == name and each.until >= since]
+                evidence = f"{name} lets in {most}, and {len(live)} ran: {live}, {given}"
                 yield Violation(Kind.TOO_MANY_HOLDERS, one.start.job_id, evidence)
 
 
-def _most(history: History, name: str, at: float) -> int | None:
-    """How many may hold a gate that is passed at this time; None: nobody can say."""
+def _most(history: History, name: str, since: float, until: float) -> int | None:
+    """How many may hold a gate that is passed between these times; None: nobody can say."""
     if name.startswith(ENTITY):
         return 1
     given = [each for each in history.figures if each.name == name]
     if not given:
         return history.limits.holders[name]
-    return max((each.most for each in given if each.since <= at <= each.until), default=None)
+    return max((each.most for each in given if each.since <= until and since <= each.until), default=None)
 
 
 def _handlers(history: History, lives: list[Life], name: str) -> Iterator[Live]:
     deaths = {fault.worker: fault.begin for fault in history.faults if fault.kind is FaultKind.KILL}
+    kept = KEPT + KEEPERLESS * history.limits.lease
     for life in lives:
         for holding in holdings(life):
+            waited = max((e.at_ms for e in life.edges if e.version < holding.claim.version), default=0) / 1000
+            passed = max(waited, holding.since - kept)
             for start in holding.starts:
                 if name in start.holds:
                     ends = [end.at for end in holding.ends if end.fence == start.fence]
                     died = deaths.get(start.worker, math.inf)
                     over = math.inf if holding.over is None else holding.over.at_ms / 1000
-                    yield Live(start, holding.since, min([*ends, died, over]))
+                    yield Live(start, passed, holding.since, min([*ends, died, over]))
 
 
 def within_rate(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:

@@ -68,6 +68,10 @@ GOOD: dict[str, History] = {
     "three at a time, when an operator allows it": gated(
         *three("concurrency:c", apart=0), figures=[Figure("concurrency:c", 3, T0, T0 + 9)]
     ),
+    "three at a time that were let in before the limit was lowered": gated(
+        *three("concurrency:c", apart=0.5),
+        figures=[Figure("concurrency:c", 3, T0, T0 + 1.4), Figure("concurrency:c", 1, T0 + 1.3, T0 + 9)],
+    ),
     "as many as a bucket gives": gated(*three("rate:r", apart=0.5)),
     "as many as a bucket gives, and again when the clock was put on": gated(
         *three("rate:r", apart=0.4), jumps=[T0 + 1.1]
@@ -257,7 +261,17 @@ BAD: dict[str, tuple[Kind, History]] = {
         Kind.TOO_MANY_HOLDERS,
         gated(
             *three("concurrency:c", apart=0.5),
-            figures=[Figure("concurrency:c", 3, T0, T0 + 1.4), Figure("concurrency:c", 1, T0 + 1.3, T0 + 9)],
+            figures=[Figure("concurrency:c", 3, T0, T0 + 0.9), Figure("concurrency:c", 1, T0 + 0.8, T0 + 9)],
+        ),
+    ),
+    "two at once long after the limit was lowered": (
+        Kind.TOO_MANY_HOLDERS,
+        gated(
+            *(
+                story.change(2, at_ms=round((T0 + 20) * 1000)).change(3, at_ms=round((T0 + 20) * 1000))
+                for story in three("concurrency:c", apart=0)
+            ),
+            figures=[Figure("concurrency:c", 3, T0, T0 + 1.4), Figure("concurrency:c", 1, T0 + 1.3, T0 + 90)],
         ),
     ),
     "another one before the death of a holder": (Kind.TOO_MANY_HOLDERS, bereaved(T0 + 0.4)),

@@ -217,6 +217,20 @@ def test_a_limit_that_is_lowered_lets_in_nobody_until_there_is_room(shard: Shard
     assert ids(shard.claim()) == ["c"]
 
 
+def test_who_was_let_in_before_a_limit_was_lowered_keeps_its_place(shard: Shard) -> None:
+    """A place that was given to a waiter counts as one that is held: nobody is sent back for a lower limit."""
+    fill(shard, *"abcd", gates="0 concurrency:g|2")
+    for claim in shard.claim():
+        shard.settle(claim, Success())
+
+    shard.tune("limit", "concurrency:g", "1")
+    c, d = shard.claim()
+
+    assert ids([c, d]) == ["c", "d"]
+    shard.settle(c, Success())
+    assert holders(shard, "concurrency:g") == {"d": "runs"}
+
+
 def test_a_reset_limit_is_the_declared_one_again(shard: Shard) -> None:
     shard.declare(**{"concurrency:g": "2"})
     shard.tune("limit", "concurrency:g", "3")
