@@ -23,7 +23,7 @@ from tests.chaos.verdict import Kind, Violation
 ENTITY, RATE = "entity:", "rate:"
 #: Seconds after a pause in which the order of entities may still be that in which their jobs came back.
 SETTLED = 2.0
-#: Seconds for which a gate keeps a place for a waiter that nobody claims, beside leases without a keeper: three.
+#: Seconds for which a gate keeps a place for a waiter that nobody claims, and leases without a keeper.
 KEPT, KEEPERLESS = 5.0, 3
 
 

@@ -218,7 +218,7 @@ def test_a_limit_that_is_lowered_lets_in_nobody_until_there_is_room(shard: Shard
 
 
 def test_who_was_let_in_before_a_limit_was_lowered_keeps_its_place(shard: Shard) -> None:
-    """A place that was given to a waiter counts as one that is held: nobody is sent back for a lower limit."""
+    """A place that was given to a waiter is held already: nobody is sent back for a lower limit."""
     fill(shard, *"abcd", gates="0 concurrency:g|2")
     for claim in shard.claim():
         shard.settle(claim, Success())
