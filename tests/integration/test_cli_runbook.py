@@ -158,16 +158,21 @@ def test_what_operators_have_set_is_listed_with_its_way_back(desk: Desk) -> None
     desk.call("drain", "--off")
     desk.call("limits", "set", "rate:task:mail", "5/s")
     desk.call("breakers", "open", "carrier")
+    desk.call("slots", "normal", "--weight", "3", "--for", "10m")
+    desk.call("retries", "mail", "--multiply", "2")
 
     told = steps(desk.json("runbook", "backlog", *QUICK))["note"]
 
     assert [" ".join(command["argv"][1:-2]) for command in told["commands"]] == [
-        "resume tenant:acme",
-        "throttle lane:normal --off",
+        "breakers auto carrier",
         "drain --reset",
         "limits reset rate:task:mail",
-        "breakers auto carrier",
+        "resume tenant:acme",
+        "retries mail --reset",
+        "slots normal --reset",
+        "throttle lane:normal --off",
     ]
+    assert any("slots normal" in said and "until" in said for said in told["says"])
     for command in told["commands"]:
         assert command["kind"] == "later"
         desk.call(*command["argv"][1:])

@@ -15,9 +15,11 @@ from streamworker.ops.dlq.causes import Cause
 from streamworker.ops.overload import Drain, Rate, Setting, Throttle
 from streamworker.ops.runbook import Kind, State, Step, diagnose
 from streamworker.ops.runbook.answer import Diagnosis
+from streamworker.ops.runbook.held import way_back_of
 from streamworker.ops.runbook.sight import Crowd, Held, Letters, Retries, Service, Sight
 from streamworker.ops.top import LaneRow
 from streamworker.ops.tune import Pause
+from tests.unit.test_docs import resolve
 
 NOON = 1_784_894_400_000
 ANN = "ann@ops"
@@ -393,6 +395,33 @@ def test_every_change_names_its_app_and_its_reason() -> None:
         said: Mapping[str, str] = dict(zip(command.words, command.words[1:], strict=False))
         assert said["--app"] == "shop"
         assert said["--reason"].startswith("runbook: ")
+
+
+@pytest.mark.parametrize(
+    "sight",
+    [
+        worst("ship"),
+        replace(worst("ship"), services=(), letters=Letters(9, 0.0, (cause("mail", "boom", 9),))),
+        replace(worst("ship"), services=(service(running=30, limit=30),), least=1),
+        replace(QUIET, drain=backlog(900, on=False)),
+        replace(QUIET, drain=backlog(900, paused=True)),
+        replace(QUIET, drain=backlog(900, rate=Rate(50, 1000, 50))),
+        replace(QUIET, lanes=(LATE, row("priority")), drain=backlog(900)),
+        replace(QUIET, lanes=(row("priority", paused=True),), pauses=(pause("lane:priority"),)),
+        replace(QUIET, held=tuple(
+            Held("x", ANN, "-", undo)
+            for topic in ("pause", "limit", "throttle", "drain", "slots", "retries", "breaker")
+            if (undo := way_back_of(topic, "normal")) is not None
+        )),
+    ],
+)  # fmt: skip
+def test_every_command_can_be_typed(sight: Sight) -> None:
+    found = [command for told in diagnose(sight).steps for command in told.commands]
+
+    assert found
+    for each in found:
+        command, arguments = resolve(list(each.words))
+        command.make_context(command.name, arguments)
 
 
 def test_a_command_is_shown_as_a_shell_takes_it() -> None:

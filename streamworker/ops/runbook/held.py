@@ -2,60 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from streamworker.core.breaker import BreakerState
-from streamworker.ops import tune
-from streamworker.ops.overload import Drain, Throttle
+from streamworker.ops.history import iso
 from streamworker.ops.runbook.sight import Held
-from streamworker.ops.tune import Pause
+from streamworker.ops.settings import Setting
 
 
-def held(
-    *,
-    pauses: Iterable[Pause],
-    throttles: Iterable[Throttle],
-    drain: Drain,
-    limits: Iterable[Mapping[str, Any]],
-    breakers: Iterable[Mapping[str, Any]],
-) -> tuple[Held, ...]:
-    """All that is set; ramps end by themselves."""
-    found = [
-        Held(f"{one.scope} is paused", one.by, one.reason, ("resume", one.scope))
-        for one in pauses
-        if one.state == "paused"
-    ]
-    found += [
-        Held(
-            f"{one.scope} is throttled to {one.rate}, the rest goes to {one.overflow}",
-            one.set.by,
-            one.set.reason,
-            ("throttle", one.scope, "--off"),
-        )
-        for one in throttles
-    ]
-    if drain.set is not None:
-        state = f"the drain is {'on' if drain.on else 'off'}, at {drain.rate}"
-        found.append(Held(state, drain.set.by, drain.set.reason, ("drain", "--reset")))
-    found += [
-        Held(
-            f"{row['name']} is {tune.spoken(row['kind'], row['set'])}",
-            "an operator",
-            "",
-            ("limits", "reset", row["name"]),
-        )
-        for row in limits
-        if row["set"]
-    ]
-    found += [
-        Held(
-            f"the breaker of {row['dependency']} is forced {row['state']}",
-            str(row["by"]),
-            row["reason"] or "",
-            ("breakers", "auto", row["dependency"]),
-        )
-        for row in breakers
-        if row["by"] not in (None, "-") and row["state"] in (BreakerState.OPEN, BreakerState.CLOSED)
-    ]
-    return tuple(found)
+def held(settings: Iterable[Setting]) -> tuple[Held, ...]:
+    """All that is set, each with the command that ends it."""
+    return tuple(
+        Held(_said(one), one.by, one.reason, way_back)
+        for one in settings
+        if (way_back := way_back_of(one.topic, one.name)) is not None
+    )
+
+
+def way_back_of(topic: str, name: str) -> tuple[str, ...] | None:
+    """The words that take a setting of that topic back; None for one of a newer version."""
+    match topic:
+        case "pause":
+            return ("resume", name)
+        case "limit":
+            return ("limits", "reset", name)
+        case "throttle":
+            return ("throttle", name, "--off")
+        case "drain":
+            return ("drain", "--reset")
+        case "slots" | "retries":
+            return (topic, name, "--reset")
+        case "breaker":
+            return ("breakers", "auto", name)
+        case _:
+            return None
+
+
+def _said(one: Setting) -> str:
+    until = "" if one.until is None else f" until {iso(one.until)}"
+    return f"{one.topic} {one.name}: {one.spoken()}{until}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from streamworker.core.gates import GateKind
 from streamworker.core.limits import DEPENDENCY_SCOPE
-from streamworker.ops import breakers, inspect, overload, top, tune
+from streamworker.ops import breakers, inspect, overload, settings, top, tune
 from streamworker.ops.runbook.held import held
 from streamworker.ops.runbook.samples import crowds, letters, retries
 from streamworker.ops.runbook.sight import Service, Sight
@@ -62,7 +62,7 @@ async def look(queue: Queue, seconds: float = BETWEEN) -> Sight:
         retries=await retries(queue),
         letters=replace(died, total=frame.dead, a_second=frame.dying or 0.0),
         keyed=frozenset(task for task, one in declared.items() if one.key is not None),
-        held=held(pauses=pauses, throttles=throttles, drain=drain, limits=limits, breakers=found),
+        held=held(await settings.settings(queue)),
     )
 
 
