@@ -19,10 +19,21 @@ if TYPE_CHECKING:
     import asyncpg
 
 #: Verbs of `tune` that set something, with the words of their value; and those that lift it again.
-_SETTING = {"pause": 1, "limit": 1, "throttle": 2, "drain": 2, "open": 2, "close": 2}
+_SETTING = {
+    "pause": 1,
+    "limit": 1,
+    "throttle": 2,
+    "drain": 2,
+    "open": 2,
+    "close": 2,
+    "slots": 1,
+    "retries": 1,
+}
 _LIFTING = {"resume": "pause", "reset": "limit", "auto": "open"}
 #: Verbs whose value begins with ms for which they hold, where it is not for good.
 _TIMED = frozenset({"pause", "open", "close"})
+#: What ends the value of the others that hold for a time; after that, what holds for good holds again.
+_FOR = ";for="
 #: What the reason of a setting that was restored begins with.
 _RESTORED = "restored, set by "
 MAX_REASON = 200
@@ -63,6 +74,12 @@ def read_setting(verb: str, name: str, detail: str, *, actor: str, at_ms: int, n
         if left <= 0:
             return None
         value[0] = str(left)
+    plain, timed, text = value[-1].partition(_FOR)
+    if timed:
+        left = at_ms + int(text) - now_ms
+        if left <= 0:
+            return None
+        value[-1] = f"{plain}{_FOR}{left}"
     return Setting(verb, name, " ".join(value), _reason(rest, actor))
 
 
@@ -74,6 +91,22 @@ def _reason(words: list[str], actor: str) -> str:
 def _topic(verb: str) -> str:
     """Verbs about the same thing have the same."""
     return "open" if verb == "close" else _LIFTING.get(verb, verb)
+
+
+def last_words(rows: Iterable[tuple[int, str, str, str, str]], *, now_ms: int) -> list[Setting]:
+    """What still holds of actions (time, actor, verb, name, detail), the earliest first. Pure.
+
+    Of what holds for a time, what holds for good comes first: it holds again after that.
+    """
+    last: dict[tuple[str, str], list[Setting]] = {}
+    for at_ms, actor, verb, name, detail in rows:
+        setting = read_setting(verb, name, detail, actor=actor, at_ms=at_ms, now_ms=now_ms)
+        about = last.setdefault((_topic(verb), name), [])
+        timed = _FOR in " ".join(detail.split(" ")[: _SETTING.get(verb, 0)])
+        about[:] = [each for each in about if timed and _FOR not in each.value]
+        if setting is not None:
+            about.append(setting)
+    return [each for about in last.values() for each in about]
 
 
 class Operators:
@@ -97,13 +130,9 @@ class Operators:
         """What holds by the last word of each subject."""
         seconds, micros = await self._caller.command("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        last: dict[tuple[str, str], Setting | None] = {}
         verbs = [*_SETTING, *_LIFTING]
         rows = await self._connection.fetch(ACTIONS, self._keys.namespace, self._keys.shard, verbs)
-        for at_ms, actor, verb, name, detail in rows:
-            setting = read_setting(verb, name, detail, actor=actor, at_ms=at_ms, now_ms=now_ms)
-            last[_topic(verb), name] = setting
-        return [each for each in last.values() if each is not None]
+        return last_words((tuple(row) for row in rows), now_ms=now_ms)
 
     async def _stands(self, setting: Setting) -> bool:
         """Whether something of the kind is set in Redis."""
@@ -117,6 +146,9 @@ class Operators:
                 return _has_line(await command("HGET", policies, "throttles"), f"throttle {setting.name} ")
             case "drain":
                 return bool(await command("HEXISTS", policies, "drain"))
+            case "slots" | "retries":
+                key = f"{setting.verb} {setting.name}"
+                return bool(await command("HEXISTS", self._keys.settings, key))
             case _:
                 return _has_line(await command("GET", self._keys.breakers), f"{setting.name} ")
 
