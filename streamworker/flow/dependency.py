@@ -139,7 +139,10 @@ def blamed(error: BaseException) -> str | None:
     """The dependency whose call failed with this error; None when it came from elsewhere."""
     if isinstance(error, DependencyTimeout):
         return error.dependency
-    return getattr(error, _BLAMED, None)
+    try:
+        return getattr(error, _BLAMED, None)
+    except Exception:  # its class looks attributes up in its own way, and does not find this one
+        return None
 
 
 def result_of(error: Exception | None) -> Result:

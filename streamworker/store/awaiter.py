@@ -13,6 +13,12 @@ from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.watching import BLOCK, BLOCK_UNRELEASED, Ended
 
+#: Waiters beyond which all are looked after at once: naming every key to Redis again for each job that ends
+#: would take time by the square of them.
+MANY = 32
+#: Seconds for each of so many waiters, and at most, in which more may end before they are looked after.
+GATHER, GATHER_MOST = 0.0001, 0.25
+
 
 async def look(caller: Caller, job_id: str, *, wait: bool = False) -> Ended | bool | None:
     """The outcome; None while the job is open; False when there is no record of it."""
@@ -90,6 +96,7 @@ class Awaiter:
                 keys = [self._keys.done(job_id) for job_id in self._blocked_on]
                 block = BLOCK if self._releases else BLOCK_UNRELEASED
                 reply: Any = await self._link.call("BLPOP", *keys, str(block))
+                over = await self._also_over(reply) if len(keys) > MANY else []
                 failures = 0
             except StreamworkerError as error:
                 if str(error).startswith("UNBLOCKED"):  # a new key to wait for
@@ -102,8 +109,22 @@ class Awaiter:
             if reply is None:  # everybody looks once more: a wake-up may have expired
                 self._wake(list(self._blocked_on))
             else:
-                self._wake([reply[0].decode().rpartition(":done:")[2]])
+                self._wake([reply[0].decode().rpartition(":done:")[2], *over])
         # The connection stays: whoever looked once more and waits on would need another one every 2 s.
+
+    async def _also_over(self, reply: Any) -> list[str]:
+        """Of those that are waited for, who else has ended when one has."""
+        if reply is None:
+            return []
+        await asyncio.sleep(min(GATHER_MOST, GATHER * len(self._wanted)))
+        wanted = list(self._wanted)
+        found = await asyncio.gather(
+            *(self._link.send("LPOP", self._keys.done(job_id)) for job_id in wanted), return_exceptions=True
+        )
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return [job_id for job_id, word in zip(wanted, found, strict=True) if word is not None]
 
     async def _learn_own_id(self) -> None:
         try:

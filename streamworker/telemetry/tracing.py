@@ -6,6 +6,7 @@ envelope, so that a run, a retry and what a handler calls are in the trace of th
 
 from __future__ import annotations
 
+import logging
 import time
 
 from opentelemetry import context as contexts
@@ -21,6 +22,8 @@ SYSTEM = "streamworker"
 _PARENT = "traceparent"
 _propagator = TraceContextTextMapPropagator()
 
+log = logging.getLogger("streamworker.telemetry")
+
 
 def enable(provider: trace.TracerProvider | None = None) -> None:
     """Make spans from now on, of this provider or the global one. Call it where the app is made.
@@ -33,6 +36,17 @@ def enable(provider: trace.TracerProvider | None = None) -> None:
 def disable() -> None:
     """Make no more spans."""
     traces.active = None
+
+
+class _NoSpan:
+    """Stands in where no span could be made: processors are others' code, and may raise."""
+
+    context = ""
+
+    def __init__(self, job_id: str) -> None:
+        self.trace_id = job_id
+
+    def ended(self, what: Outcome | str | None, error: BaseException | None = None) -> None: ...
 
 
 class _Sending:
@@ -48,6 +62,12 @@ class _Sending:
             self._span.end()
 
     def ended(self, disposition: str | None, error: BaseException | None = None) -> None:
+        try:
+            self._end(disposition, error)
+        except Exception:
+            log.exception("tracing: an enqueue has no span")
+
+    def _end(self, disposition: str | None, error: BaseException | None) -> None:
         if not self._span.is_recording():  # sent again after a rejection
             return
         if disposition is not None:
@@ -64,6 +84,12 @@ class _Attempt:
         self._token = contexts.attach(trace.set_span_in_context(span, parent))
 
     def ended(self, outcome: Outcome) -> None:
+        try:
+            self._end(outcome)
+        except Exception:
+            log.exception("tracing: the end of a run has no span")
+
+    def _end(self, outcome: Outcome) -> None:
         self._span.set_attribute("streamworker.outcome", type(outcome).__name__.lower())
         self._span.set_attribute("streamworker.reason", str(outcome.reason))
         if isinstance(outcome, Retry | Fail):
@@ -78,14 +104,28 @@ class _Tracer:
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
-    def sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending:
+    def sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending | _NoSpan:
+        try:
+            return self._sending(task, lane, job_id, correlation_id)
+        except Exception:
+            log.exception("tracing: an enqueue has no span")
+            return _NoSpan(job_id)
+
+    def _sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending:
         attributes = _attributes("send", "enqueue", task, lane, job_id)
         if correlation_id is not None:
             attributes["messaging.message.conversation_id"] = correlation_id
         span = self._tracer.start_span(f"enqueue {lane}", kind=SpanKind.PRODUCER, attributes=attributes)
         return _Sending(span)
 
-    def attempt(self, claim: Claim, envelope: Envelope) -> _Attempt:
+    def attempt(self, claim: Claim, envelope: Envelope) -> _Attempt | _NoSpan:
+        try:
+            return self._attempt(claim, envelope)
+        except Exception:
+            log.exception("tracing: a run has no span")
+            return _NoSpan(claim.job_id)
+
+    def _attempt(self, claim: Claim, envelope: Envelope) -> _Attempt:
         parent = contexts.Context()
         if isinstance(envelope.trace, str):
             parent = _propagator.extract({_PARENT: envelope.trace}, parent)

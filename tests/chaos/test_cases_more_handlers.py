@@ -1,0 +1,156 @@
+"""More faults of handlers, and of what looks at them, beyond the list of cases: each job comes to an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+
+from streamworker import App, Context, Retry, Worker
+from streamworker.telemetry import tracing
+from tests.integration.history import Observer
+from tests.integration.serving import failure, serving
+from tests.servers import BenchServer
+
+ONCE = Retry.never()
+
+
+class Delegating(Exception):
+    """Looks attributes up elsewhere, as wrappers of other libraries' errors do."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise KeyError(name)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> NoReturn:
+        raise SystemExit(1)
+
+
+class Comparing(Exception):
+    """Compares with nothing."""
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError("cannot be compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.fixture
+def server(valkey: BenchServer) -> BenchServer:
+    """What handlers do is the same on each kind of server."""
+    return valkey
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Delegating("x"),
+        Unprintable("x"),
+        Comparing("x"),
+        RecursionError("x"),
+        MemoryError(),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        asyncio.CancelledError(),
+        StopAsyncIteration(1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_a_handler_raises_its_job_ends(app: App, error: BaseException) -> None:
+    """An error whose attributes cannot be looked up left its job in progress, kept by heartbeats."""
+
+    @app.task(retry=ONCE)
+    async def fail(ctx: Context) -> None:
+        raise error
+
+    @app.task(retry=ONCE)
+    def fail_in_a_thread(ctx: Context) -> None:
+        raise error
+
+    async with serving(app):
+        for task in (fail, fail_in_a_thread):
+            failed = await failure(await task.enqueue(), 5)
+            assert failed.error_class == "unknown"
+
+
+class Faulty(SpanProcessor):
+    """A processor of spans that fails at one end of them."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def on_start(self, span: Span, parent_context: Any = None) -> None:
+        if self._where == "start":
+            raise RuntimeError("no span can start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._where == "end":
+            raise RuntimeError("no span can end")
+
+
+@pytest.fixture(params=["start", "end"])
+def faulty_tracer(request: pytest.FixtureRequest) -> Iterator[None]:
+    provider = TracerProvider()
+    provider.add_span_processor(Faulty(request.param))
+    tracing.enable(provider)
+    yield
+    tracing.disable()
+
+
+@pytest.mark.usefixtures("faulty_tracer")
+async def test_a_tracer_that_fails_keeps_no_producer_and_no_job_waiting(app: App) -> None:
+    """The producer's enqueue never returned, and a job that had run was never settled."""
+
+    @app.task(retry=ONCE)
+    async def add(ctx: Context, a: int, b: int) -> int:
+        return a + b
+
+    async with serving(app), asyncio.timeout(10):
+        job = await add.enqueue(1, 2)
+        assert await job.result(5) == 3
+
+
+async def test_a_job_that_is_cancelled_while_its_worker_stops_is_told(app: App, observer: Observer) -> None:
+    """procrastinate#1598: a worker that was shutting down did not look for cancels any more."""
+    begun = asyncio.Event()
+
+    @app.task(timeout="60s", retry=ONCE)
+    async def long(ctx: Context) -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    worker = Worker(app, grace="20s")
+    serving_ = asyncio.create_task(worker.serve())
+    job = await long.enqueue()
+    await begun.wait()
+
+    worker.stop()
+    await job.cancel()
+
+    assert (await failure(job, 5)).code == "cancelled"
+    await asyncio.wait_for(serving_, 5)
+    assert observer.leftovers() == []
+
+
+async def test_the_cost_of_waiting_grows_with_the_waiters_and_not_with_their_square(
+    app: App, observer: Observer
+) -> None:
+    """Each result that came had Redis told of all that were still waited for."""
+
+    @app.task
+    async def number(ctx: Context, n: int) -> int:
+        return n
+
+    count = 1_000
+    async with serving(app, concurrency=64):
+        before = observer.redis.info("stats")["total_net_input_bytes"]
+        jobs = await app.enqueue_many(number.call(n) for n in range(count))
+        assert await asyncio.gather(*(job.result(60) for job in jobs)) == list(range(count))
+        sent = observer.redis.info("stats")["total_net_input_bytes"] - before
+
+    assert sent / count < 15_000  # bytes for each job; 29,000 before
