@@ -72,6 +72,10 @@ class Switch:
         for each in self._on:
             each.refused(lane, result, count)
 
+    def parked(self, gate: str, count: int) -> None:
+        for each in self._on:
+            each.parked(gate, count)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of_mode["metrics"][0], name)  # whatever else a worker tells its metrics
 

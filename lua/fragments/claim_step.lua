@@ -8,8 +8,8 @@
 -- lane kind entry age past_deadline unknown_age, the last three in ms relative to now, or '-'; then its gates, or
 -- the word `bury`: look for its committed effect, and settle (D14).
 -- The kind is a capital letter if the job was retry_scheduled.
--- The verdict is NOSESSION, or OK and words: a lane that is paused, or `lane=result=count` of entries that led
--- nowhere (missing, final, conflict, bad_record).
+-- The verdict is NOSESSION, or OK and words: a lane that is paused, `lane=result=count` of entries that led
+-- nowhere (missing, final, conflict, bad_record), or `g:gate=parked=count` of jobs that wait there now.
 local MAX_STARTS = 20
 local TIMERS_SERVED = 4                  -- timers that a call serves on its way
 local LEAVE = 64                         -- entries of one call that may be looked at and not taken
@@ -21,7 +21,7 @@ local lease_until = format('%d', now + lease_ms)
 local fence, last_fence
 local left_alone = 0
 local pausing = false                    -- whether anything is paused
-local refused                            -- 'lane=result' -> entries that led nowhere, once there is one
+local refused                            -- 'lane=result' -> entries that were not taken, once there is one
 local order, rows = {}, {}               -- the plan's rows in order, and by lane and kind of stream
 for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)') do
   local row = { lane = lane, free = tonumber(reserved), quota = tonumber(quota), phase = tonumber(phase) }
@@ -77,12 +77,16 @@ local function grant_claim(rec, from, entry, env, was)
   if row.free > 0 then row.free = row.free - 1 else shared_left = shared_left - 1 end
 end
 
+local function not_taken(what)
+  refused = refused or {}
+  refused[what] = (refused[what] or 0) + 1
+  left_alone = left_alone + 1
+end
+
 local function reject(lane, stream, entry, result)
   drop(stream, entry)
   bump('claims:' .. result, 1)
-  refused = refused or {}
-  refused[lane .. '=' .. result] = (refused[lane .. '=' .. result] or 0) + 1
-  left_alone = left_alone + 1
+  not_taken(lane .. '=' .. result)
 end
 
 local function take_waiting(rec, from, entry, env)
@@ -103,8 +107,7 @@ local function take_waiting(rec, from, entry, env)
   end
   if not burial then
     if (rec.ga or pausing) and not open_gates().pass(rec, env) then
-      left_alone = left_alone + 1
-      return
+      return not_taken(rec.en .. '=parked')
     end
     rec.attempt, rec.starts = rec.attempt + 1, rec.starts + 1
   end

@@ -6,10 +6,11 @@ import asyncio
 import os
 import signal
 import socket
+from typing import Any
 
 from streamworker.cli.options import AppName, MetricsHost, MetricsPort, RedisUrl, settings_of
-from streamworker.cli.output import say
-from streamworker.settings import Settings
+from streamworker.cli.serving import answering
+from streamworker.settings import Endpoint, Settings
 
 #: Where it listens unless it is told.
 PORT = 9108
@@ -32,16 +33,14 @@ def exporter(
     from streamworker.settings import read_endpoint
 
     endpoint = read_endpoint(PORT if metrics_port is None else metrics_port, metrics_host)
-    assert endpoint is not None
-    asyncio.run(_serve(settings_of(app, redis_url), endpoint.host, endpoint.port))
+    asyncio.run(_serve(settings_of(app, redis_url), endpoint))
 
 
-async def _serve(settings: Settings, host: str, port: int) -> None:
+async def _serve(settings: Settings, endpoint: Endpoint | None) -> None:
     from streamworker.settings import read_expected_workers
     from streamworker.telemetry.catalogue import Scope
     from streamworker.telemetry.cluster import ClusterNumbers
-    from streamworker.telemetry.exposition import CONTENT_TYPE, Page
-    from streamworker.telemetry.http import Address, Answer, HttpServer, json_answer
+    from streamworker.telemetry.exposition import Page
     from streamworker.telemetry.labels import Codes
     from streamworker.worker.watcher import Watcher
 
@@ -53,23 +52,14 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
     name = f"exporter-{socket.gethostname()}-{os.getpid()}"
     watcher = Watcher(settings, name, numbers, always=True)
 
-    async def healthz() -> Answer:
-        return json_answer(True, {"status": "ok"})
+    def ready() -> tuple[bool, dict[str, Any]]:
+        seen = numbers.snapshot is not None
+        return seen, {"status": "ready" if seen else "not ready"}
 
-    async def readyz() -> Answer:
-        ready = numbers.snapshot is not None
-        return json_answer(ready, {"status": "ready" if ready else "not ready"})
-
-    async def metrics() -> Answer:
-        return Answer(200, page.text(), CONTENT_TYPE)
-
-    server = HttpServer({"/healthz": healthz, "/readyz": readyz, "/metrics": metrics})
-    bound = await server.open(Address(host, port))
-    say(f"exporter: /healthz, /readyz and /metrics on {host}:{bound}")
-    watching = asyncio.create_task(watcher.run())
-    try:
-        await stop.wait()
-    finally:
-        watching.cancel()
-        await watcher.close()
-        await server.close()
+    async with answering("exporter", endpoint, ready, page.text):
+        watching = asyncio.create_task(watcher.run())
+        try:
+            await stop.wait()
+        finally:
+            watching.cancel()
+            await watcher.close()

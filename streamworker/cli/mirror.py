@@ -14,13 +14,11 @@ import typer
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.options import PATIENCE, AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
-from streamworker.cli.serving import stop_when_told
+from streamworker.cli.serving import answering, stop_when_told
 
 if TYPE_CHECKING:
-    from streamworker.postgres.mirror import Mirror
     from streamworker.postgres.verify import Verified
     from streamworker.settings import Settings
-    from streamworker.telemetry.http import HttpServer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -117,6 +115,7 @@ def run(
     from streamworker.cli.run import LogLevel, log_to_stderr
     from streamworker.cli.target import load_app
     from streamworker.core import durations
+    from streamworker.postgres.gauges import page
     from streamworker.postgres.mirror import Mirror
     from streamworker.settings import read_endpoint
 
@@ -132,14 +131,8 @@ def run(
 
     async def serve() -> None:
         stop_when_told(mirror.stop)
-        server: HttpServer | None = None
-        if endpoint is not None:
-            server = await _answer(mirror, endpoint.host, endpoint.port)
-        try:
+        async with answering("mirror", endpoint, mirror.gauges.ready, lambda: page(mirror.gauges)):
             await mirror.run()
-        finally:
-            if server is not None:
-                await server.close()
 
     # Rows by the thousand are made and dropped: the default threshold looked through all of them again and
     # again, which took half of the time.
@@ -147,26 +140,6 @@ def run(
     gc.set_threshold(GARBAGE_THRESHOLD)
     sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(serve())
-
-
-async def _answer(mirror: Mirror, host: str, port: int) -> HttpServer:
-    from streamworker.postgres.gauges import page
-    from streamworker.telemetry.exposition import CONTENT_TYPE
-    from streamworker.telemetry.http import Address, Answer, HttpServer, json_answer
-
-    async def healthz() -> Answer:
-        return json_answer(True, {"status": "ok"})
-
-    async def readyz() -> Answer:
-        return json_answer(*mirror.gauges.ready())
-
-    async def metrics() -> Answer:
-        return Answer(200, page(mirror.gauges), CONTENT_TYPE)
-
-    server = HttpServer({"/healthz": healthz, "/readyz": readyz, "/metrics": metrics})
-    bound = await server.open(Address(host, port))
-    say(f"mirror: /healthz, /readyz and /metrics on {host}:{bound}")
-    return server
 
 
 @app.command()

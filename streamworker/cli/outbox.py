@@ -11,9 +11,9 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.mirror import Dsn, _dsn
-from streamworker.cli.options import AppName, Json, RedisUrl, settings_of
+from streamworker.cli.options import AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
-from streamworker.cli.serving import stop_when_told
+from streamworker.cli.serving import answering, stop_when_told
 
 if TYPE_CHECKING:
     from streamworker.outbox.waiting import Waiting
@@ -41,6 +41,8 @@ def relay(
     keep: Annotated[
         str, typer.Option("--keep", metavar="DURATION", help="How long rows stay once Redis has them.")
     ] = "7d",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     of: Annotated[
         str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
     ] = None,
@@ -57,19 +59,23 @@ def relay(
     from streamworker.cli.run import LogLevel, log_to_stderr
     from streamworker.cli.target import load_app
     from streamworker.core import durations
+    from streamworker.outbox.gauges import page
     from streamworker.outbox.relay import Relay
+    from streamworker.settings import read_endpoint
 
     log_to_stderr(LogLevel.INFO)
     settings = load_app(of).settings if of else settings_of(app, redis_url)
     where = _dsn(dsn or settings.postgres_dsn)
     keeping = datetime.timedelta(seconds=durations.parse(keep, what="--keep"))
     every = durations.parse(poll, what="--poll")
+    endpoint = read_endpoint(metrics_port, metrics_host)
 
     async def serve() -> None:
         name = f"{socket.gethostname()}-{os.getpid()}"
         relay = Relay(settings, where, name, poll=every, listen=listen, keep=keeping)
         stop_when_told(relay.stop)
-        await relay.run()
+        async with answering("relay", endpoint, relay.gauges.ready, lambda: page(relay.gauges)):
+            await relay.run()
 
     asyncio.run(serve())
 

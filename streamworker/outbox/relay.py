@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown, StreamworkerError
 from streamworker.core.states import Disposition
-from streamworker.outbox import table
+from streamworker.outbox import depth, table
 from streamworker.outbox.doubt import Doubt
+from streamworker.outbox.gauges import Gauges
 from streamworker.outbox.rows import CHANNEL, job_of
 from streamworker.outbox.table import Row
 from streamworker.postgres import migrate
@@ -41,8 +42,10 @@ BATCH = 500
 POLL_EVERY = 0.2
 #: Times that Redis may refuse a row by itself until it is put aside.
 REFUSALS = 5
-#: Seconds between two looks for what is too old, and between two attempts while a server is away, at most.
-PRUNE_EVERY, LONGEST_PAUSE = 600.0, 5.0
+#: Seconds between two looks for what is too old, and at how much waits.
+PRUNE_EVERY, MEASURE_EVERY = 600.0, 5.0
+#: Seconds between two attempts while a server is away, at most.
+LONGEST_PAUSE = 5.0
 #: Seconds that Redis may take to answer, and until it is asked again after it took no jobs.
 PATIENCE, REST = 5.0, 1.0
 DEFAULT_KEEP = datetime.timedelta(days=7)
@@ -79,8 +82,13 @@ class Relay:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._away = ""
-        self._next_prune = self._rest = 0.0
-        self.published = self.refused = 0
+        self._next_prune = self._next_measure = self._rest = 0.0
+        self.gauges = Gauges()
+
+    @property
+    def published(self) -> int:
+        """Rows that Redis was told of."""
+        return self.gauges.relayed["published"]
 
     async def run(self) -> None:
         """Relay until `stop`. Survives every error of Postgres and Redis."""
@@ -97,6 +105,7 @@ class Relay:
                     if not passing(error):
                         log.exception("relay %s", self._name)
                     self._tell(unavailable(error))
+                    self.gauges.depth = None  # nobody can know
                 failures = 1 if self.published > before else failures + 1
                 await self._pause(min(LONGEST_PAUSE, 4 * backoff(failures)))
         finally:
@@ -111,7 +120,7 @@ class Relay:
         text = str(error)
         if text != self._away:
             log.warning("relay %s: %s; trying again until it works", self._name, text)
-        self._away = text
+        self._away = self.gauges.problem = text
 
     async def _serve(self) -> None:
         connection = await connect(self._dsn)
@@ -126,8 +135,13 @@ class Relay:
             while not self._stopping.is_set():
                 self._woken.clear()
                 self._rest = 0.0
+                if time.monotonic() >= self._next_measure:
+                    self._next_measure = time.monotonic() + MEASURE_EVERY
+                    self.gauges.depth = await depth.measure(connection, self._namespace)
                 told = await self.round(connection)
-                self._away = ""
+                if self._rest == 0.0:  # else Redis took none
+                    self._away = ""
+                    self.gauges.worked()
                 if time.monotonic() >= self._next_prune:
                     self._next_prune = time.monotonic() + PRUNE_EVERY
                     await table.prune(connection, self._namespace, self._keep)
@@ -211,9 +225,10 @@ class Relay:
                 by_answer.setdefault(answer.disposition, []).append(row)
         for disposition, rows in by_answer.items():
             await table.done(connection, rows, disposition)
-            self.published += len(rows)
+            self.gauges.relayed["published"] += len(rows)
         await table.unmark(connection, [row for row in back if row.fresh])
         if back:
+            self.gauges.relayed["rejected"] += len(back)
             log.warning("relay %s: %d requests were rejected for now", self._name, len(back))
             self._rest = REST
         return len(placed) - len(back)
@@ -225,7 +240,7 @@ class Relay:
             await self._refuse(connection, row, why, at_once=True)
         else:
             await table.done(connection, [row], f"{answer.disposition} {answer.job_id}")
-            self.published += 1
+            self.gauges.relayed["published"] += 1
 
     async def _refuse(
         self, connection: asyncpg.Connection, row: Row, why: str, *, at_once: bool = False
@@ -233,7 +248,7 @@ class Relay:
         over = at_once or row.fields["attempts"] >= REFUSALS
         await table.refuse(connection, row, why, over=over)
         if over:
-            self.refused += 1
+            self.gauges.relayed["refused"] += 1
             log.error("relay %s: the request of job %s is put aside: %s", self._name, row.job_id, why)
 
 

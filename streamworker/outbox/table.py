@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 #: that ended at once lives 15 min.
 DOUBT_SECONDS = 600
 
-_PENDING = "namespace = $1 AND published_at IS NULL AND refused_at IS NULL"
+#: Rows that a relay is to tell Redis of.
+PENDING = "namespace = $1 AND published_at IS NULL AND refused_at IS NULL"
 #: Written down before Redis is told, so that nobody forgets that it may have been.
 _MARK = f"""
 WITH due AS (
-    SELECT id FROM streamworker.outbox WHERE {_PENDING} ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT id FROM streamworker.outbox WHERE {PENDING} ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), marked AS (
     UPDATE streamworker.outbox o
     SET attempted_at = coalesce(o.attempted_at, now()), attempts = o.attempts + 1
@@ -30,12 +31,12 @@ _LOCK = f"""
 SELECT id, job_id, task, lane, payload, extra, entity, attempts,
        (extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint AS age_ms,
        attempted_at < now() - make_interval(secs => $3) AS doubtful
-FROM streamworker.outbox WHERE {_PENDING} AND id = ANY($2::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED
+FROM streamworker.outbox WHERE {PENDING} AND id = ANY($2::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED
 """  # noqa: S608
 #: The first request of each entity that somebody else is about to tell, or has not told.
 _EARLIER = f"""
 SELECT entity, min(id) AS first FROM streamworker.outbox
-WHERE {_PENDING} AND entity = ANY($2::text[]) AND id <> ALL($3::bigint[]) GROUP BY entity
+WHERE {PENDING} AND entity = ANY($2::text[]) AND id <> ALL($3::bigint[]) GROUP BY entity
 """  # noqa: S608
 _DONE = """
 UPDATE streamworker.outbox SET published_at = now(), outcome = $2, error = NULL WHERE id = ANY($1::bigint[])
@@ -88,7 +89,7 @@ async def pending(connection: asyncpg.Connection, namespace: str) -> bool:
     """Whether any row waits."""
     return bool(
         await connection.fetchval(
-            f"SELECT EXISTS (SELECT 1 FROM streamworker.outbox WHERE {_PENDING})",  # noqa: S608
+            f"SELECT EXISTS (SELECT 1 FROM streamworker.outbox WHERE {PENDING})",  # noqa: S608
             namespace,
         )
     )

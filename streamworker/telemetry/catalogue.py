@@ -27,6 +27,7 @@ class Scope(StrEnum):
     WORKER = "worker"  # each worker counts its own: ask for `sum`
     CLUSTER = "cluster"  # Redis counts, and one collector reads it: ask for `max by`, never for a bare sum
     MIRROR = "mirror"  # the mirror's own endpoint
+    RELAY = "relay"  # the own endpoint of a relay of the outbox
 
 
 #: Upper bounds of durations and waits, in seconds.
@@ -65,7 +66,7 @@ class Spec:
 
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
-_W, _R, _M = (Scope.WORKER,), (Scope.CLUSTER,), (Scope.MIRROR,)
+_W, _R, _M, _O = (Scope.WORKER,), (Scope.CLUSTER,), (Scope.MIRROR,), (Scope.RELAY,)
 _OUTCOMES = ("succeeded", "retried", "failed")
 
 CATALOGUE: tuple[Spec, ...] = (
@@ -101,8 +102,10 @@ CATALOGUE: tuple[Spec, ...] = (
     Spec("mirror_lag_seconds", _G, (*_R, *_M), (),
          "Age of the oldest entry of the log that is not in Postgres."),
     Spec("mirror_lag_events", _G, (*_R, *_M), (), "Entries of the log that are not in Postgres."),
-    Spec("outbox_lag_seconds", _G, _R, (), "Age of the oldest row that was not relayed.", pending="outbox"),
-    Spec("outbox_pending_rows", _G, _R, (), "Rows that were not relayed.", pending="outbox"),
+    Spec("outbox_lag_seconds", _G, (*_R, *_O), (),
+         "Age of the request in the outbox that has waited longest for a relay; 0: none waits."),
+    Spec("outbox_pending_rows", _G, (*_R, *_O), (),
+         "Requests in the outbox that wait for a relay; 100000 stands for as many or more."),
     # --- worker: what each one did
     Spec("claims", _C, _W, ("lane", "result"), "What claims found; `empty`: times that a lane had nothing.",
          {"result": ("won", "conflict", "missing", "final", "empty")}),
@@ -140,7 +143,8 @@ CATALOGUE: tuple[Spec, ...] = (
     Spec("cache_requests", _C, _W, ("cache", "result"), "What came of asking a cache.",
          {"result": ("hit", "miss", "waited", "corrupt", "error", "invalidated", "invalidation_failed")}),
     Spec("limiter_decisions", _C, _W, ("limiter", "decision"),
-         "What a limit decided.", pending="limiter counts"),
+         "What rates and concurrencies decided when a claim found a job, by what they are about.",
+         {"decision": ("passed", "waited")}),
     Spec("worker_slots", _G, _W, ("lane", "state"),
          "Slots that a lane can fill at most, has filled, has for itself.",
          {"state": ("capacity", "in_use", "reserved")}),
@@ -163,7 +167,10 @@ CATALOGUE: tuple[Spec, ...] = (
          buckets=BATCH_SECONDS),
     Spec("mirror_state", _G, _M, ("state",), "1 for what it does now."),
     Spec("mirror_log_bytes", _G, _M, (), "Bytes in the log; at its bound enqueues are refused."),
-    Spec("outbox_relayed", _C, _M, ("result",), "Rows of the outbox that were relayed.", pending="outbox"),
+    # --- relay
+    Spec("outbox_relayed", _C, _O, ("result",),
+         "Requests of the outbox that Redis has, that were put aside, or that it did not take for now.",
+         {"result": ("published", "refused", "rejected")}),
 )  # fmt: skip
 
 BY_NAME: Mapping[str, Spec] = {spec.name: spec for spec in CATALOGUE}

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from streamworker.core.lane import Pressure
 from streamworker.ops.snapshot import STATES, Snapshot
+from streamworker.outbox.depth import Depth
 from streamworker.telemetry.catalogue import BY_NAME
 from streamworker.telemetry.families import Sheet
-from streamworker.telemetry.labels import MAX_GATES, MAX_TASKS, OTHER, Codes
+from streamworker.telemetry.labels import MAX_GATES, MAX_TASKS, OTHER, Codes, gate_label
 
 K = TypeVar("K")
 
@@ -25,6 +26,8 @@ class ClusterNumbers:
         self._expected = expected
         #: The last look; None: another one looks, and this process has nothing to say.
         self.snapshot: Snapshot | None = None
+        #: How the outbox is; None: there is no Postgres, or it did not answer.
+        self.outbox: Depth | None = None
 
     def __call__(self, sheet: Sheet) -> None:
         """The numbers of the last look."""
@@ -55,6 +58,9 @@ class ClusterNumbers:
         if seen.lag is not None:
             sheet.put("mirror_lag_seconds", seen.lag.seconds)
             sheet.put("mirror_lag_events", seen.lag.entries)
+        if self.outbox is not None:
+            sheet.put("outbox_lag_seconds", self.outbox.lag_seconds)
+            sheet.put("outbox_pending_rows", self.outbox.pending)
 
     def _jobs(self, sheet: Sheet, seen: Snapshot, tasks: Collection[str]) -> None:
         def lane_task(key: tuple[str, str]) -> tuple[str, str]:
@@ -102,13 +108,3 @@ def _folded(counts: Mapping[K, int], label: Callable[[K], K]) -> dict[K, int]:
     for name, count in counts.items():
         found[label(name)] += count
     return dict(found)
-
-
-def gate_label(gate: str, about: Collection[str]) -> str:
-    """What a gate is about: `entity:order` for `entity:order:7`; `entity:other` for what nobody declares."""
-    kind, _, rest = gate.partition(":")
-    if kind == "pause" and gate not in about:
-        scope = rest.partition(":")[0]
-        return f"{kind}:{scope}" if scope in ("task", "tenant", "lane") else f"{kind}:{OTHER}"
-    fitting = [each for each in about if gate.startswith(each)]
-    return max(fitting, key=len).rstrip(":") if fitting else f"{kind}:{OTHER}"

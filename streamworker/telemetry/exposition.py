@@ -75,6 +75,10 @@ class WorkerNumbers:
             for result, count in calls.results.items():
                 sheet.put("dependency_requests", count, name, result)
             sheet.spread("dependency_duration_seconds", calls.duration, name)
+        passed, waited = dict(self._metrics.passed), dict(self._metrics.waited)
+        for limiter in sorted({*passed, *waited}):
+            sheet.put("limiter_decisions", passed.get(limiter, 0), limiter, "passed")
+            sheet.put("limiter_decisions", waited.get(limiter, 0), limiter, "waited")
         for result, count in list(self._metrics.cache.items()):
             sheet.put("cache_requests", count, "app", result)
         for name, state in self._metrics.status.breakers.items():

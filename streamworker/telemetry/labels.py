@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError, classify
@@ -16,6 +16,8 @@ MAX_TASKS, MAX_CODES, MAX_LOCKS, MAX_GATES = 200, 50, 50, 200
 LOOK_EVERY = 60.0
 #: What locks are about, as in `order:7`.
 _LOCK = re.compile(r"([a-z][a-z_-]{0,31}):")
+#: Words of gates that are remembered with what they are about.
+REMEMBERED = 10_000
 #: Of HTTP statuses; a bounded set by themselves.
 _HTTP = re.compile(r"http_[1-5]\d\d")
 #: Codes of the engine that a handler's failure may have.
@@ -121,3 +123,38 @@ class LockNames:
                 return OTHER
             self._known.add(kind)
         return kind
+
+
+def gate_label(gate: str, about: Collection[str]) -> str:
+    """What a gate is about: `entity:order` for `entity:order:7`; `entity:other` for what nobody declares."""
+    kind, _, rest = gate.partition(":")
+    if kind == "pause" and gate not in about:
+        scope = rest.partition(":")[0]
+        return f"{kind}:{scope}" if scope in ("task", "tenant", "lane") else f"{kind}:{OTHER}"
+    fitting = [each for each in about if gate.startswith(each)]
+    return max(fitting, key=len).rstrip(":") if fitting else f"{kind}:{OTHER}"
+
+
+class Limiters:
+    """Which limits a job's gates are: rates and concurrencies, by what they are about."""
+
+    def __init__(self, about: Iterable[str]) -> None:
+        """`about`: how the names of declared gates begin, as `Gates.about` has them."""
+        limits = sorted(each for each in about if each.startswith(("rate:", "concurrency:")))
+        self._about = limits[:MAX_GATES]
+        self._words: dict[str, str | None] = {}
+        #: The labels of all that are declared.
+        self.declared = [each.rstrip(":") for each in self._about]
+
+    def label(self, word: str) -> str | None:
+        """Of a gate's name, or its word in a claim: the limit's label; None: it is no limit."""
+        try:
+            return self._words[word]
+        except KeyError:
+            pass
+        if len(self._words) >= REMEMBERED:
+            self._words.clear()
+        name = word.partition("|")[0]
+        found = gate_label(name, self._about) if name.startswith(("rate:", "concurrency:")) else None
+        self._words[word] = found
+        return found

@@ -17,7 +17,7 @@ from streamworker.core.states import Reason
 from streamworker.telemetry.catalogue import SECONDS, SHORT_SECONDS
 from streamworker.telemetry.cells import TOLD_APART, CallCell, Cell, LockCell, TaskCell
 from streamworker.telemetry.histogram import Histogram
-from streamworker.telemetry.labels import MAX_TASKS, OTHER, Codes, LockNames
+from streamworker.telemetry.labels import MAX_TASKS, OTHER, Codes, Limiters, LockNames
 from streamworker.telemetry.status import Status
 
 P = ParamSpec("P")
@@ -62,9 +62,10 @@ class Metrics:
         slots: Mapping[str, tuple[int, int]],
         codes: Sequence[str] = (),
         dependencies: Iterable[str] = (),
+        gates: Iterable[str] = (),
     ) -> None:
         """`slots` has for each lane how many it can fill at most and how many are reserved; `codes` the
-        declared error codes, which start at 0 for each task."""
+        declared error codes, which start at 0 for each task; `gates` what declared gates are about."""
         self.lanes = tuple(lanes)
         self.slots = dict(slots)
         self._codes = Codes(codes)
@@ -78,6 +79,10 @@ class Metrics:
             lane: dict.fromkeys(("won", "conflict", "missing", "final", "empty"), 0) for lane in self.lanes
         }
         self.dependencies = {name: CallCell() for name in dependencies}
+        self._limiters = Limiters(gates)
+        #: How often each limit let a job pass, and made one wait.
+        self.passed = dict.fromkeys(self._limiters.declared, 0)
+        self.waited = dict.fromkeys(self._limiters.declared, 0)
         #: What came of asking the app's cache, from the first time on.
         self.cache: dict[str, int] = {}
         self._lock_names = LockNames()
@@ -108,6 +113,8 @@ class Metrics:
             spread = cell.attempt
             spread.counts[attempt - 1 if attempt <= TOLD_APART else TOLD_APART] += 1
             spread.total += attempt
+            if claim.gates:
+                self._let_pass(claim.gates)
             if claim.starts == 1:  # later starts waited for a retry, which is no wait for a slot
                 age = claim.age_ms / 1000
                 spread = cell.wait
@@ -119,6 +126,20 @@ class Metrics:
                 claims["won"] += count
             else:
                 claims["empty"] += 1
+
+    def _let_pass(self, gates: str) -> None:
+        passed, label_of = self.passed, self._limiters.label
+        for word in gates.split(" "):
+            label = label_of(word)
+            if label is not None:
+                passed[label] = passed.get(label, 0) + 1
+
+    @quiet
+    def parked(self, gate: str, count: int) -> None:
+        """A claim found jobs that wait at this gate now."""
+        label = self._limiters.label(gate)
+        if label is not None:
+            self.waited[label] = self.waited.get(label, 0) + count
 
     def _settled(self, job: Job, cell: Cell) -> None:
         outcome, claim, task = job.outcome, job.claim, cell.task

@@ -78,6 +78,9 @@ class Transitions:
     def refused(self, lane: str, result: str, count: int) -> None:
         """No move of a job."""
 
+    def parked(self, gate: str, count: int) -> None:
+        """Moves of jobs that this worker does not hold: the event log has them."""
+
     def marked(self, jobs: Sequence[Job]) -> None:
         """Handlers that run for longer, and whose start is in the record now."""
         head = self._now()

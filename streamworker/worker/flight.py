@@ -52,6 +52,9 @@ class Teller(Protocol):
     def refused(self, lane: str, result: str, count: int) -> None:
         """Entries of a lane that led nowhere."""
 
+    def parked(self, gate: str, count: int) -> None:
+        """Jobs that a claim found and that wait at this gate now."""
+
 
 def tell(
     tellers: list[Teller],
@@ -68,9 +71,13 @@ def tell(
         if flight.marked:
             teller.marked(flight.marked)
         for word in said:
-            if "=" in word:
-                lane, result, count = word.split("=")
-                teller.refused(lane, result, int(count))
+            if "=" not in word:  # a paused lane
+                continue
+            what, result, count = word.rsplit("=", 2)  # the name of a gate may have one of its own
+            if result == "parked":
+                teller.parked(what.removeprefix("g:"), int(count))
+            else:
+                teller.refused(what, result, int(count))
 
 
 def fitting(ended: list[Running]) -> list[Running]:

@@ -41,6 +41,7 @@ class Telling:
             slots=_shares(worker.lanes, worker.concurrency),
             codes=codes,
             dependencies=app.dependencies,
+            gates={each for task in app.tasks.values() if task.gates for each in task.gates.about()},
         )
         #: What Redis knows, told by whoever of the fleet was elected to look.
         self.cluster = ClusterNumbers(codes=Codes(codes), expected=read_expected_workers())

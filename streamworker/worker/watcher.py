@@ -7,6 +7,7 @@ import logging
 
 from streamworker.core.errors import StreamworkerError
 from streamworker.ops import snapshot
+from streamworker.outbox.depth import Gauge
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
@@ -36,6 +37,9 @@ class Watcher:
         self._always = always
         self._keys = Keys(settings.namespace)
         self._caller = Caller(settings.redis_url, self._keys.tag, patience=LOOK_EVERY)
+        self._outbox = (
+            None if settings.postgres_dsn is None else Gauge(settings.postgres_dsn, settings.namespace)
+        )
         self._looked_at = float("-inf")
 
     async def run(self) -> None:
@@ -60,8 +64,15 @@ class Watcher:
         if await self._elected():
             self._numbers.snapshot = await snapshot.take(self._caller, self._keys)
             self._looked_at = asyncio.get_running_loop().time()
+            if self._outbox is not None:
+                self._numbers.outbox = await self._outbox.look()
         else:
             self._numbers.snapshot = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close()
 
     async def _elected(self) -> bool:
         ttl_ms = round(TERM * 1000)
@@ -72,5 +83,6 @@ class Watcher:
         return bool(await self._caller.run(call))
 
     async def close(self) -> None:
-        """Close its connection."""
+        """Close its connections."""
+        self._let_go()
         await self._caller.close()

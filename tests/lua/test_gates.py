@@ -65,6 +65,17 @@ def test_the_end_of_a_holder_lets_the_next_in_and_he_holds_the_gate_before_he_is
 
     shard.settle(a, Success())
 
+def test_a_worker_is_told_at_which_gates_its_jobs_wait(shard: Shard) -> None:
+    fill(shard, *"abcde", gates="0 concurrency:user:a=b|2|concurrency:user@add")
+
+    shard.session()
+
+    verdict, claims = shard.send(shard.claim_call())
+
+    assert verdict == b"OK g:concurrency:user:a=b=parked=3"
+    assert len(claims) == 3 * 2
+
+
     assert holders(shard) == {"b": "granted"}
     assert places(shard, "b", "c") == {"b": "r", "c": "entity:order:7"}
     assert ids(shard.claim()) == ["b"]

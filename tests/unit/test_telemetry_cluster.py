@@ -9,11 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from streamworker.core.gates import Gate, GateKind, Gates
 from streamworker.core.lane import Pressure
 from streamworker.ops.snapshot import LaneLook, Snapshot
+from streamworker.outbox.depth import Depth
 from streamworker.postgres.log import Lag
 from streamworker.telemetry.catalogue import Scope, of_scope
-from streamworker.telemetry.cluster import ClusterNumbers, gate_label
+from streamworker.telemetry.cluster import ClusterNumbers
 from streamworker.telemetry.exposition import Page
-from streamworker.telemetry.labels import Codes
+from streamworker.telemetry.labels import Codes, gate_label
 
 SEEN = Snapshot(
     at=1_700_000_000.5,
@@ -122,6 +123,7 @@ def test_what_is_not_known_is_not_told() -> None:
 def test_every_metric_of_the_cluster_is_told_with_its_labels_unless_it_is_pending() -> None:
     numbers = ClusterNumbers(codes=Codes(["timeout"]), expected=3)
     numbers.snapshot = SEEN
+    numbers.outbox = Depth(pending=2, lag_seconds=1.5)
     text = Page({Scope.CLUSTER: numbers}).text()
     found = {family.name: family for family in text_string_to_metric_families(text)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,11 +13,21 @@ from streamworker import PersistentError, TransientError
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.store.scripts import Call
 from streamworker.telemetry.catalogue import Scope, of_scope
 from streamworker.telemetry.exposition import Page, WorkerNumbers, merge
-from streamworker.telemetry.labels import MAX_CODES, MAX_LOCKS, Codes, LockNames, declared_codes
+from streamworker.telemetry.labels import (
+    MAX_CODES,
+    MAX_LOCKS,
+    REMEMBERED,
+    Codes,
+    Limiters,
+    LockNames,
+    declared_codes,
+)
 from streamworker.telemetry.metrics import Metrics
 from streamworker.telemetry.status import Status
+from streamworker.worker.flight import Flight, tell
 
 
 class BadTotal(PersistentError):
@@ -37,8 +48,8 @@ class Told:
     ended: float = 10.2
 
 
-def claim(lane: str = "normal", *, starts: int = 1, age_ms: int = 40) -> Claim:
-    return Claim("id", 7, starts, starts, 0, 0, lane, "a", "1-0", age_ms, None, None, b"")
+def claim(lane: str = "normal", *, starts: int = 1, age_ms: int = 40, gates: str = "") -> Claim:
+    return Claim("id", 7, starts, starts, 0, 0, lane, "a", "1-0", age_ms, None, None, b"", gates)
 
 
 def told(outcome: Outcome, task: str = "pack", lane: str = "normal") -> Told:
@@ -57,6 +68,7 @@ def metrics() -> Metrics:
         slots={"priority": (28, 4), "normal": (28, 4)},
         codes=["bad_total"],
         dependencies=["carrier", "mail"],
+        gates=["rate:task:pack", "concurrency:user:", "entity:order:"],
     )
 
 
@@ -249,6 +261,55 @@ def test_claims_tell_what_they_found(metrics: Metrics) -> None:
     assert found[("streamworker_claims_total", "lane=priority", "result=empty")] == 1
     assert found[("streamworker_claims_total", "lane=normal", "result=conflict")] == 2
     assert found[("streamworker_claims_total", "lane=normal", "result=missing")] == 0
+
+
+def test_limits_tell_how_often_a_job_passed_them_or_had_to_wait(metrics: Metrics) -> None:
+    gates = "3 rate:task:pack|5,1000,5 entity:order:7 concurrency:user:a=b|2|concurrency:user@pack"
+    begun = [Told(claim(gates=gates), "pack", None), Told(claim(), "pack", None)]
+
+    metrics.exchanged([], [], begun, {})
+    metrics.parked("concurrency:user:b", 3)
+    metrics.parked("concurrency:#digest", 1)
+    metrics.parked("entity:order:7", 5)
+
+    found = {key: value for key, value in read(metrics).items() if "limiter_decisions" in key[0]}
+    assert found == {
+        ("streamworker_limiter_decisions_total", f"decision={decision}", f"limiter={limiter}"): count
+        for decision, limiter, count in [
+            ("passed", "rate:task:pack", 1),
+            ("waited", "rate:task:pack", 0),
+            ("passed", "concurrency:user", 1),
+            ("waited", "concurrency:user", 3),
+            ("passed", "concurrency:other", 0),
+            ("waited", "concurrency:other", 1),
+        ]
+    }
+
+
+def test_the_words_of_a_verdict_are_told_apart(metrics: Metrics) -> None:
+    flight = Flight(cast(Call, None), [], [], None, None, False, 0, 0.0)
+
+    tell(
+        [metrics],
+        flight,
+        [],
+        [],
+        {},
+        ["normal", "priority~", "normal=conflict=2", "g:concurrency:user:a=b=parked=4"],
+    )
+
+    found = read(metrics)
+    assert found[("streamworker_claims_total", "lane=normal", "result=conflict")] == 2
+    assert metrics.waited["concurrency:user"] == 4
+
+
+def test_many_limits_are_remembered_for_a_while() -> None:
+    limiters = Limiters(["rate:user:"])
+
+    labels = {limiters.label(f"rate:user:{number}|5,1000,5") for number in range(REMEMBERED + 10)}
+
+    assert labels == {"rate:user"}
+    assert len(limiters._words) < REMEMBERED
 
 
 def test_what_nobody_registered_is_other(metrics: Metrics) -> None:
