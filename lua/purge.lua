@@ -1,7 +1,7 @@
 -- purge: jobs of one lane that nobody has -> failed_terminal, reason `purged`. What runs is not touched.
 --
--- Replies, one per row:  OK | FLAGGED (its effect may be committed: a worker looks first, D14) | MOVED (it is somewhere
--- else by now) | GONE
+-- One whose effect may be committed is flagged: a worker looks first, and ends it then (D14).
+-- Replies, one per row:  OK | FLAGGED | MOVED | GONE
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log

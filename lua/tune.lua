@@ -1,8 +1,8 @@
 -- tune: what operators change at run time: pauses, limits, throttles, the drain, slots, retries. Each is an audit line
 -- of the log, and one of `changes`, by which it can be taken back.
 --
--- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set); or one alone:
--- CHANGED (what was expected is not so, nothing was done) | DONE (by this very call, sent before)
+-- What is expected and not so stops the whole call, with one reply: CHANGED, or DONE if it was this very call before.
+-- Replies, one per row:  OK | NOTHING (a resume of what is not paused, a reset of what was not set) | CHANGED | DONE
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- who asks, for the log

@@ -59,7 +59,7 @@ def engine_codes() -> set[str]:
     found = set(RESERVED_CODES) | set(QUIET_CODES)
     for path in LUA.rglob("*.lua"):
         text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r"fail\(rec, '(\w+)'", text)) | set(re.findall(r"'code', '(\w+)'", text))
+        found |= set(re.findall(r"fail\(rec, '\w+', '\w+', '(\w+)'", text)) | set(re.findall(r"'code', '(\w+)'", text))
     for path in (REPOSITORY / "streamworker" / "worker").glob("*.py"):
         found |= set(re.findall(r"Fail\(\s*ErrorClass\.\w+, \"(\w+)\"", path.read_text(encoding="utf-8")))
     return found
