@@ -73,7 +73,7 @@ def read(
             )
     return Settings(
         namespace=given("NAMESPACE", namespace) or app,
-        redis_url=given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL,
+        redis_url=(given("REDIS_URL", redis_url) or DEFAULT_REDIS_URL).strip(),  # of a file, a line's end
         lease=seconds,
         postgres_dsn=given("POSTGRES_DSN", postgres_dsn),
         dlq_max_age=_positive_duration("STREAMWORKER_DLQ_MAX_AGE", env, DEFAULT_DLQ_MAX_AGE),

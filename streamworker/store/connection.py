@@ -254,6 +254,7 @@ class Link:
         import redis.asyncio
         from redis.exceptions import RedisError
 
+        check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
         options = _options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
         connection = _unconnected(redis.asyncio, self.url, options)

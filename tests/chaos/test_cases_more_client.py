@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from streamworker import App, Client, Context, ServerUnsuitable
+from streamworker import App, Client, Context, ServerUnsuitable, SyncClient
 from streamworker.flow.cache import Cache
 from streamworker.settings import read
 from streamworker.store.connection import SyncLink
@@ -67,6 +67,15 @@ def test_a_cache_that_each_call_reads_in_a_loop_of_its_own_leaves_no_connections
 # --- what a URL may say ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("url", [" {url}", "{url}\n"])
+async def test_white_space_around_a_url_does_not_matter(
+    valkey: BenchServer, namespace: str, url: str
+) -> None:
+    """Secrets that are files end with a line's end."""
+    with SyncClient(url.format(url=valkey.url), app="cases", namespace=namespace) as client:
+        assert await asyncio.to_thread(client.enqueue, "work", {})
+
+
 @pytest.mark.parametrize(
     "option",
     [
@@ -111,3 +120,10 @@ async def test_an_option_that_is_none_is_said_in_one_line(option: str) -> None:
 
     assert option.partition("=")[0] in str(refused.value) or "perhaps" in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+async def test_a_url_that_one_half_of_redis_py_takes_is_no_url(valkey: BenchServer) -> None:
+    """The asynchronous half takes more: a worker would start, and its heartbeat never come."""
+    async with Client(valkey.url.replace("redis:", "REDIS:"), app="cases") as client:
+        with pytest.raises(ServerUnsuitable):
+            await client.enqueue("work", {})
