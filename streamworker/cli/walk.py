@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
-import subprocess
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from streamworker.cli.options import open_queue
@@ -108,20 +108,13 @@ class Walk:
 
     def show(self, step: Step, *kinds: Kind) -> Told:
         """One step, by what is there now, with its commands of these kinds; returns it."""
-        from streamworker.ops.runbook import TITLES
-
         told = self.now().told(step)
-        print()
-        print(f"{step.number}. {TITLES[step]}: {told.why.replace('_', ' ')}")
-        for line in told.says:
-            print(f"   {clean(line)}")
-        for command in told.of(*kinds):
-            print(f"   $ {command.line}")
+        print("\n" + text_of(told, *kinds))
         sys.stdout.flush()
         return told
 
     def run(self, step: Step, command: Command) -> None:
-        """Run a command as its own process, show what it prints, and keep it for the note."""
+        """Run a command, show what it prints, and keep it for the note."""
         from streamworker.ops.runbook.note import Ran
         from streamworker.store.depths import now_ms
 
@@ -130,20 +123,8 @@ class Walk:
                 return await now_ms(queue.caller.command)
 
         at = asyncio.run(clock())
-        done = subprocess.run(
-            [sys.executable, "-m", "streamworker", *command.words],
-            env={
-                **os.environ,
-                "STREAMWORKER_REDIS_URL": self._settings.redis_url,
-                "STREAMWORKER_NAMESPACE": self._settings.namespace,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        output = done.stdout.decode("utf-8", "replace")
-        self.ran.append(Ran(step, command, at, done.returncode, output))
+        code, output = call(command.words, self._settings)
+        self.ran.append(Ran(step, command, at, code, output))
         if self._shown:
             print(f"   $ {command.line}")
             for line in output.splitlines():
@@ -175,6 +156,34 @@ class Walk:
         async with open_queue(self._settings) as queue:
             actions = await audit.actions(queue, self.before.sight.at)
         return note.write(self.before, after, self.ran, actions, who=actor())
+
+
+def text_of(told: Told, *kinds: Kind) -> str:
+    """A step as people read it."""
+    from streamworker.ops.runbook import TITLES
+
+    lines = [f"{told.step.number}. {TITLES[told.step]}: {told.why.replace('_', ' ')}"]
+    lines += [f"   {clean(said)}" for said in told.says]
+    lines += [f"   $ {command.line}" for command in told.of(*kinds)]
+    return "\n".join(lines)
+
+
+def call(words: Sequence[str], settings: Settings) -> tuple[int, str]:
+    """Run a command of ours in this process, as a shell would; returns its exit code and what it printed.
+
+    A process of its own would take most of the time to start, on a machine that has enough to do.
+    """
+    from streamworker.cli.main import app
+
+    # It finds the app by --app. The address may hold a password, which no command line is to show.
+    os.environ["STREAMWORKER_REDIS_URL"] = settings.redis_url
+    printed, code = io.StringIO(), 0
+    with redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            app(list(words), prog_name="streamworker")
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+    return code, printed.getvalue()
 
 
 def show_lanes(sight: Sight) -> None:

@@ -119,7 +119,7 @@ def test_a_tenant_that_fills_the_backlog_is_found_by_a_sample(desk: Desk) -> Non
 
     told = steps(found)["throttle"]
     assert told["why"] == "tenant_floods"
-    assert "wait in the backlog" in told["says"][0]
+    assert "newest jobs in the backlog" in told["says"][0]
     assert found["figures"]["backlog"]["depth"] >= 150
 
 

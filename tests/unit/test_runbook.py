@@ -201,7 +201,7 @@ def test_a_tenant_whose_overflow_floods_the_backlog_is_refused() -> None:
 def test_a_late_critical_lane_gets_slots() -> None:
     found = diagnose(replace(QUIET, lanes=(LATE, URGENT)))
 
-    assert words(found, Step.CRITICAL) == ["slots priority --reserved 8 --weight 16 --for 30m"]
+    assert words(found, Step.CRITICAL) == ["slots priority --reserved 8 --clamp --weight 16 --for 30m"]
 
 
 def test_a_worker_of_one_slot_can_reserve_none() -> None:
@@ -223,7 +223,7 @@ def test_another_lane_may_be_the_critical_one() -> None:
     found = diagnose(replace(QUIET, lanes=lanes, serving={"checkout": 2, "priority": 2}), "checkout")
 
     assert found.critical == "checkout"
-    assert words(found, Step.CRITICAL) == ["slots checkout --reserved 8 --weight 16 --for 30m"]
+    assert words(found, Step.CRITICAL) == ["slots checkout --reserved 8 --clamp --weight 16 --for 30m"]
     assert "no lane nowhere" in diagnose(QUIET, "nowhere").told(Step.CRITICAL).says[0]
 
 

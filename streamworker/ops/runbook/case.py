@@ -133,7 +133,7 @@ def floods(sight: Sight) -> list[tuple[str, str, int]]:
 
 def _all(sight: Sight, lane: str, crowd: Crowd) -> int:
     row = sight.lane(lane)
-    depth = sight.drain.depth if lane == BACKLOG else 0 if row is None else row.ready + row.parked
+    depth = 0 if lane == BACKLOG or row is None else row.ready + row.parked
     return max(depth, sum(crowd.tenants.values()))
 
 

@@ -24,7 +24,7 @@ LETTERS, RECENT_MS = 1_000, 3_600_000
 
 
 async def crowds(queue: Queue, now: Snapshot, drain: Drain) -> dict[str, Crowd]:
-    """Who waits, by lane; of the backlog, what its newest jobs say of all."""
+    """Who waits, by lane; of the backlog, whose the newest jobs are."""
     tenants: dict[str, Counter[str]] = {}
     _, flat = await queue.caller.command("HSCAN", queue.keys.turnstile, 0, "COUNT", TENANTS)
     for name, value in pairs(flat).items():
@@ -36,15 +36,15 @@ async def crowds(queue: Queue, now: Snapshot, drain: Drain) -> dict[str, Crowd]:
         if state in ("ready", "parked") and count > 0:
             tasks.setdefault(lane, Counter())[task] += count
     if drain.depth:
-        tenants[BACKLOG] = await _deferred(queue, drain)
+        tenants[BACKLOG] = await _newest(queue, drain)
     return {
         lane: Crowd(tenants.get(lane, Counter()), tasks.get(lane, Counter()))
         for lane in tenants.keys() | tasks.keys()
     }
 
 
-async def _deferred(queue: Queue, drain: Drain) -> Counter[str]:
-    """The tenants of the backlog, estimated by the newest jobs meant for each lane."""
+async def _newest(queue: Queue, drain: Drain) -> Counter[str]:
+    """The tenants of the newest jobs in the backlog, of each lane that they are meant for."""
     found: Counter[str] = Counter()
     for lane, (depth, _) in drain.lanes.items():
         if not depth:
@@ -53,9 +53,7 @@ async def _deferred(queue: Queue, drain: Drain) -> Counter[str]:
             "XREVRANGE", queue.keys.stream(lane, "b"), "+", "-", "COUNT", SAMPLE
         )
         records = await _records(queue, [pairs(flat)[b"id"].decode() for _, flat in page])
-        seen = Counter(record.text("tn") or "" for record in records)
-        for tenant, count in seen.items():
-            found[tenant] += round(count * depth / len(records))
+        found.update(record.text("tn") or "" for record in records)
     return found
 
 

@@ -38,7 +38,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who waits in a lane, by tenant and by task; '' is no tenant. Of the backlog they are estimated."""
+    """Who waits in a lane, by tenant and by task; '' is no tenant. Of the backlog, whose the newest are."""
 
     tenants: Mapping[str, int] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)

@@ -65,7 +65,8 @@ def throttle(case: Case) -> Told:
     for name, tenant, count in case.floods:
         flooded.add(name)
         scope, row = f"tenant:{tenant}", sight.lane(name)
-        says.append(f"Tenant {tenant} has {count} of the jobs that wait in {_place(name)}, and more come.")
+        of = "newest jobs in the backlog" if name == BACKLOG else f"jobs that wait in lane {name}"
+        says.append(f"Tenant {tenant} has {count} of the {of}, and more come.")
         stands = throttled.get(scope)
         if stands is not None and (name != BACKLOG or stands.overflow == "reject"):
             says.append(f"{scope} is throttled already, to {stands.rate}, by {stands.set.by}.")
@@ -141,7 +142,8 @@ def critical(case: Case) -> Told:
         says.append("Nobody serves it: start workers first.")
         return Told(Step.CRITICAL, State.ACT, "not_served", tuple(says))
     says.append("Running jobs go on; the next free slots are its.")
-    reserved = ("--reserved", str(sight.least // 2)) if sight.least > 1 else ()
+    # Others may have reserved too much for it: then all reservations shrink alike, rather than none helping.
+    reserved = ("--reserved", str(sight.least // 2), "--clamp") if sight.least > 1 else ()
     words = ("slots", name, *reserved, "--weight", str(FAVOURED), "--for", FOR)
     favour = case.change(*words, why=f"lane {name} is late and comes first")
     return Told(Step.CRITICAL, State.ACT, "late", tuple(says), (favour,))
