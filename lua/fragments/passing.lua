@@ -29,19 +29,21 @@ local function may_take_over(gate, rec)  -- an unclaimed grant of a later place
   return false
 end
 
+local function has_what_was_promised(gate, word)         -- a token is spent only now; a clock may have gone back
+  if word.kind ~= 'rate' then return true end
+  local level, _, period = fill(gate, word)
+  return level >= period
+end
+
 local function is_open(gate, word, rec)
-  if (rec.hg or '') ~= '' and is_granted(rec, gate.name) then
-    if word.kind ~= 'rate' then return true end
-    local level, _, period = fill(gate, word)              -- promised, and spent only now
-    return level >= period
-  end
+  if (rec.hg or '') ~= '' and is_granted(rec, gate.name) then return has_what_was_promised(gate, word) end
   local left = room(gate, word)
   if left < 1 and not gate.checked then
     gate.checked = true
     if word.kind ~= 'rate' then drop_false_holders(gate) end
     left = room(gate, word)
   end
-  if left < 1 then return may_take_over(gate, rec) end
+  if left < 1 then return has_what_was_promised(gate, word) and may_take_over(gate, rec) end
   if someone_earlier(gate, rec) then return false end
   if gate.total == 0 then gate.spare, gate.spare_for = left, word end
   return true

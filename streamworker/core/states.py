@@ -19,6 +19,9 @@ class Status(StrEnum):
     RETRY_SCHEDULED = "retry_scheduled"
     FAILED_TERMINAL = "failed_terminal"
 
+    #: As equal texts have it; and Enum's own is a call of a function.
+    __hash__ = str.__hash__
+
 
 #: Nobody holds the job; it waits in a stream or in the schedule.
 WAITING = frozenset({Status.QUEUED, Status.RETRY_SCHEDULED})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamworker.core.outcome import Success
+from streamworker.core.outcome import Release, Success
+from streamworker.core.states import Reason
 from tests.lua.driver import Shard, job, plan_of
 from tests.lua.gating import UNCLAIMED, fill, holders, ids, waiters
 
@@ -120,6 +121,29 @@ def test_a_clock_that_jumps_back_brings_nothing_and_blocks_nothing(shard: Shard,
     shard.wake()
 
     assert claim_all(shard) == ["b"]
+
+
+def test_nobody_takes_over_a_token_that_was_promised_before_the_clock_went_back(shard: Shard) -> None:
+    """`a` comes back to its place before `b`, which was let in; by the clock of now there is no token yet."""
+    gates = rate(burst=1)
+    fill(shard, "a", gates=gates, lane="priority")
+    shard.elapse(1)
+    fill(shard, *"bc", gates=gates)
+    (a,) = shard.claim(plan=plan_of("priority"))
+    assert shard.claim() == []
+    shard.elapse(100)
+    shard.wake()
+    assert holders(shard, RATE) == {"b": "granted"}
+
+    shard.now -= 60
+    shard.settle(a, Release(Reason.SNOOZED, 1))
+    shard.elapse(1)
+    shard.promote()
+
+    assert shard.claim(plan=plan_of("priority")) == []
+    shard.elapse(100)
+    shard.wake()
+    assert ids(shard.claim(plan=plan_of("priority", "normal"))) == ["b"]
 
 
 def test_a_clock_that_jumps_ahead_brings_the_burst_and_no_more(shard: Shard) -> None:
