@@ -28,6 +28,7 @@ local function coalesce()
 -- include: fragments/enqueue_rows.lua
   windows.seal()
   write_accepted()                       -- the growing write (R31)
+  tell_parked(replies)
   windows.write()
   commit()
   windows.finish()

@@ -4,7 +4,7 @@
 -- write, so that under OOM the whole call is refused (R31). A caller that knows the marker of a mirror is refused as a
 -- whole while Redis has another or none, since it has lost data, and everybody until that is restored (D19).
 -- One that knows none, or one that is off, gets the marker that stands as one reply more.
--- Replies, one per row:  ACCEPTED | SCHEDULED <due ms> | DEFERRED | DUPLICATE <job id> <status> | CONFLICT <job id> <status> | REJECTED <retry ms> <reason>
+-- Replies, one per row:  ACCEPTED | SCHEDULED <due ms> | DEFERRED | PARKED | DUPLICATE <job id> <status> | CONFLICT <job id> <status> | REJECTED <retry ms> <reason>
 local tag    = KEYS[1]                   -- hash tag of the shard
 local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
 local marker = ARGV[2]                   -- of the mirror, as the caller knows it; '' for none
@@ -21,6 +21,7 @@ local function enqueue()                 -- one function, for what is said in ex
 -- include: fragments/enqueue_step.lua
 -- include: fragments/enqueue_rows.lua
   write_accepted()
+  tell_parked(replies)
   if #lines > 0 then
     add_event(script, '-')
   elseif next(counters) then

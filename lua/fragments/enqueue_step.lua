@@ -8,6 +8,7 @@ local EXTRA = '^([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%d*)\n([^\n]*)\n(%d*)\n([^\n]
 local door, windows
 local seen_ids, seen_keys, accepted = {}, {}, {}
 local log_is_full = false                -- the mirror's log has reached its bound
+local parked                             -- job ids that wait at a gate, once there is one
 
 local function holder_of(key)            -- job id, fingerprint, status of who holds the key, or nil
   if seen_keys[key] then return unpack(seen_keys[key]) end
@@ -131,7 +132,9 @@ local function lines_of(row)             -- what its record says beyond the firs
   if row.backlog then more = more .. '\nbl=' .. row.backlog end
   if row.merged then more = more .. format('\nmk=%d', row.merged) end
   if row.due then more = more .. '\ndu=' .. row.due end
-  if row.due or row.was_due then
+  if row.parked then
+    more = more .. '\ndi=PARKED'
+  elseif row.due or row.was_due then
     more = more .. '\ndi=SCHEDULED ' .. (row.due or row.was_due)
   elseif row.backlog then
     more = more .. '\ndi=DEFERRED'
@@ -169,6 +172,10 @@ local function write_accepted()
   for i = 1, #accepted do
     local row = accepted[i]
     if not row.plain and not row.due then queue_up(row) end
+    if row.parked then
+      parked = parked or {}
+      parked[row.id] = true
+    end
   end
   if turnstile then turnstile.write() end
   if gates then gates.write() end
@@ -185,5 +192,12 @@ local function write_accepted()
   end
   for i = 1, #records, CHUNK do
     redis.call('MSET', unpack(records, i, math.min(i + CHUNK - 1, #records)))
+  end
+end
+
+local function tell_parked(replies)      -- what was not decided before all had come: who waits at a gate
+  if not parked then return end
+  for i = 1, #replies do
+    if parked[ARGV[5 * i - 2]] then replies[i] = 'PARKED' end
   end
 end

@@ -11,7 +11,8 @@ from tests.chaos.rules import GIVEN_BACK, shown, starts_counted, strikes_after
 from tests.chaos.verdict import Kind, Violation
 
 #: What an enqueue answers when a job stands for the request.
-_TAKEN = frozenset({Disposition.ACCEPTED, Disposition.SCHEDULED, Disposition.DUPLICATE})
+_NEW = frozenset({Disposition.ACCEPTED, Disposition.SCHEDULED, Disposition.DEFERRED, Disposition.PARKED})
+_TAKEN = _NEW | {Disposition.COALESCED, Disposition.DUPLICATE}
 
 
 def nothing_lost(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
@@ -42,7 +43,7 @@ def keys_held_once(history: History, jobs: Mapping[str, Life]) -> Iterator[Viola
     """Of the jobs that were accepted under one key, no two are open at once (D11)."""
     by_key: dict[tuple[str, str], list[Accepted]] = defaultdict(list)
     for one in history.accepted:
-        if one.key is not None and one.disposition in (Disposition.ACCEPTED, Disposition.SCHEDULED):
+        if one.key is not None and one.disposition in _NEW:
             by_key[one.task, one.key].append(one)
     for (task, key), holders in by_key.items():
         free_at = 0

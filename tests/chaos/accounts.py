@@ -13,7 +13,8 @@ from streamworker.request import Request
 from tests.chaos.history import Accepted
 
 #: What an enqueue answers when a job stands for the request.
-_TAKEN = frozenset({Disposition.ACCEPTED, Disposition.SCHEDULED, Disposition.DUPLICATE})
+_NEW = frozenset({Disposition.ACCEPTED, Disposition.SCHEDULED, Disposition.DEFERRED, Disposition.PARKED})
+_TAKEN = _NEW | {Disposition.COALESCED, Disposition.DUPLICATE}
 
 
 class Handle(Protocol):
@@ -53,7 +54,7 @@ class Accounts:
                 self._accepted.append(one)
                 if handle.disposition in _TAKEN:
                     self._wanted.add(handle.id)
-                    self.made += handle.disposition is not Disposition.DUPLICATE
+                    self.made += handle.disposition in _NEW
 
     def wanted(self) -> set[str]:
         """The ids of jobs that must come to an end."""

@@ -6,7 +6,8 @@ import pytest
 
 from streamworker.core.outcome import Fail, Success
 from streamworker.core.states import ErrorClass
-from tests.lua.driver import Shard, plan_of
+from streamworker.store import scripts
+from tests.lua.driver import Shard, job, plan_of
 from tests.lua.gating import (
     BOTH,
     LIMIT,
@@ -27,6 +28,19 @@ def test_a_job_without_gates_leaves_no_trace_of_any(shard: Shard) -> None:
 
     now = shard.look()
     assert not {name for name in now.ttls if name.split(":")[0] in ("gate", "waiting", "timers", "policies")}
+
+
+def test_a_producer_is_told_that_its_job_waits_at_a_gate_from_the_start(shard: Shard) -> None:
+    def of(entity: str, name: str) -> scripts.NewJob:
+        return job(name, gates=f"0 entity:{entity}")
+
+    told = shard.enqueue(of("1", "a"), of("1", "b"), of("2", "c"), of("1", "b"))
+
+    assert told == ["ACCEPTED", "PARKED", "ACCEPTED", "PARKED"]
+    assert shard.enqueue(of("1", "b"), of("1", "a"), of("1", "d")) == ["PARKED", "ACCEPTED", "PARKED"]
+    shard.cancel("a")
+    assert shard.enqueue(of("1", "b")) == ["PARKED"], "the same request has the same answer"
+    assert places(shard, "b", "d") == {"b": "r", "d": "entity:1"}
 
 
 def test_what_a_gate_lets_in_holds_it_until_it_ends(shard: Shard) -> None:
@@ -51,6 +65,17 @@ def test_a_blocked_job_waits_without_slot_and_attempt(shard: Shard) -> None:
     assert len(shard.look().streams["lane:normal"]) == 1
 
 
+def test_a_worker_is_told_at_which_gates_its_jobs_wait(shard: Shard) -> None:
+    fill(shard, *"abcde", gates="0 concurrency:user:a=b|2|concurrency:user@add")
+
+    shard.session()
+
+    verdict, claims = shard.send(shard.claim_call())
+
+    assert verdict == b"OK g:concurrency:user:a=b=parked=3"
+    assert len(claims) == 3 * 2
+
+
 @pytest.mark.parametrize("gates", [LIMIT, "0 concurrency:user:7|2|concurrency:user@add"])
 def test_a_limit_lets_in_as_many_as_it_says(shard: Shard, gates: str) -> None:
     fill(shard, *"abcde", gates=gates)
@@ -64,17 +89,6 @@ def test_the_end_of_a_holder_lets_the_next_in_and_he_holds_the_gate_before_he_is
     (a,) = shard.claim()
 
     shard.settle(a, Success())
-
-def test_a_worker_is_told_at_which_gates_its_jobs_wait(shard: Shard) -> None:
-    fill(shard, *"abcde", gates="0 concurrency:user:a=b|2|concurrency:user@add")
-
-    shard.session()
-
-    verdict, claims = shard.send(shard.claim_call())
-
-    assert verdict == b"OK g:concurrency:user:a=b=parked=3"
-    assert len(claims) == 3 * 2
-
 
     assert holders(shard) == {"b": "granted"}
     assert places(shard, "b", "c") == {"b": "r", "c": "entity:order:7"}
