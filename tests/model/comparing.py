@@ -31,7 +31,7 @@ def adopt(shard: Shard, seen: Seen) -> Iterator[str]:
             yield f"{job.id} must get a new entry of kind {kind}, its record names {found} {entry}"
             continue
         job.entry = (kind, entry)
-        shard.stream_of(job).entries[entry] = (job.id, job.request.envelope)
+        shard.stream_of(job).entries[entry] = (job.id, job.envelope)
     named = {letter.entry for letter in shard.letters.values()}
     for entry, fields in seen.letters.items():
         if entry in named:
@@ -120,7 +120,7 @@ def _record(shard: Shard, seen: Seen, job_id: str) -> Iterator[str]:
     if not 0 <= record.attempt <= record.starts <= job.request.max_starts:
         yield f"{job_id} had {record.attempt} attempts in {record.starts} of {job.request.max_starts} starts"
     body = seen.bodies.get(job_id, {})
-    parked = job.request.envelope if job.parked or job.gate else None
+    parked = job.envelope if job.parked or job.gate else None
     yield from _same(f"parked envelope of {job_id}", parked, body.get(b"env"))
 
 

@@ -72,8 +72,20 @@ class Gates:
     pauses: dict[str, Pause] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
     buckets: dict[str, Bucket] = field(default_factory=dict)
+    #: Throttles of producers by their scope: tokens, period, burst; what becomes of those who get none.
+    throttles: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
+    doors: dict[str, Bucket] = field(default_factory=dict)
 
     # --- operators
+
+    def throttle(self, scope: str, text: str) -> str:
+        """`text`: figures and overflow; '' lifts it."""
+        if not text:
+            return "NOTHING" if self.throttles.pop(scope, None) is None else "OK"
+        figures, overflow = text.split(" ")
+        tokens, period, burst = map(int, figures.split(","))
+        self.throttles[scope] = (tokens, period, burst), overflow
+        return "OK"
 
     def pause(self, scope: str, now: int, ms: int) -> str:
         self.pauses[scope] = Pause("paused", now + ms if ms else 0)
@@ -118,6 +130,14 @@ class Gates:
         level = min(full, bucket.level + max(0, now - bucket.at) * tokens)
         self.buckets[name] = Bucket(level - period, now)
         return level >= period
+
+    def door(self, scope: str, tokens: int, period: int, burst: int, now: int) -> Bucket:
+        """The bucket of a throttle, as of now. Time that was put back brings nothing until it passes anew."""
+        full = burst * period
+        bucket = self.doors.get(scope) or Bucket(full, now)
+        if bucket.at > now:
+            self.doors[scope] = bucket = Bucket(min(full, bucket.level), now)
+        return Bucket(min(full, bucket.level + (now - bucket.at) * tokens), now)
 
     def clock_was_put_back(self, now: int) -> None:
         """Time that passes again brings tokens again: the model allows no less than the scripts."""

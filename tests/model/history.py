@@ -43,8 +43,8 @@ class History:
                 yield "a job must come into being once, in its first line"
             self.lives[line.job_id] = Life(line.to_status)
             return
-        drained = line.reason == "drained" and line.from_status == line.to_status  # from place to place
-        if (line.from_status, line.to_status) not in TRANSITIONS and not drained:
+        moved = line.reason in ("drained", "merged") and line.from_status == line.to_status  # no edge
+        if (line.from_status, line.to_status) not in TRANSITIONS and not moved:
             yield "an illegal edge"
         if line.from_status != life.status:
             yield f"the job was {life.status}"

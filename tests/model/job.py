@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamworker.core.states import HELD, TERMINAL, WAITING, Status
 
@@ -22,11 +22,22 @@ class Request:
     tenant: str = ""
     gates: str = ""  # as they travel: a number and a word for each
     backlog: str = ""  # why it asks to wait there
+    window: str = ""  # collect or latest: an event that may be merged, with these items
+    items: tuple[str, ...] = ()
 
     @property
     def envelope(self) -> bytes:
         """Names its job, so that a mix-up shows."""
-        return b"env of " + self.job_id.encode()
+        return self.wrapped(self.items) if self.window else b"env of " + self.job_id.encode()
+
+    def wrapped(self, items: tuple[str, ...]) -> bytes:
+        """The envelope of an event with these items, which stand at its end."""
+        return f'{{"j":"{self.job_id}","a":{{"items":[{",".join(items)}]}}}}'.encode()
+
+    @property
+    def window_name(self) -> str:
+        """Events of one mode, lane and task meet."""
+        return f"{self.window}:{self.lane}:{self.task}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Job:
     """One job; the words are those of the design."""
 
     request: Request
+    envelope: bytes = b""  # as it is now: an event has what was merged into it
     status: Status = Status.QUEUED
     attempt: int = 0
     starts: int = 0
@@ -69,6 +81,9 @@ class Job:
     unknown_since: int | None = None
     disposition: str = "ACCEPTED"
     awaited: int = 0  # those who wait for its result
+    items: tuple[str, ...] = ()  # of an event, and how many it counts as
+    collected: int = 0
+    merged_keys: set[str] = field(default_factory=set)  # of the events that went into it
 
     @property
     def id(self) -> str:

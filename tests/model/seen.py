@@ -22,6 +22,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   if kind == 'hash' then value = redis.call('HGETALL', key)
   elseif kind == 'string' then value = redis.call('GET', key)
   elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then value = redis.call('SMEMBERS', key)
   elseif kind == 'list' then value = redis.call('LRANGE', key, 0, -1)
   elseif key == ARGV[1] .. 'events' then value = redis.call('XRANGE', key, ARGV[2], '+')
   else

@@ -39,6 +39,9 @@ class Shard:
         #: Those behind a turnstile, by lane and tenant (D15).
         self.turns: dict[tuple[str, str], Stream] = {}
         self.gates = Gates()
+        #: Jobs that have opened a window, by its name; the jobs into which other events went.
+        self.windows: dict[str, str] = {}
+        self.merged: dict[str, str] = {}
         #: Handlers' locks: holder and token.
         self.locks: dict[str, tuple[str, int]] = {}
         self.sessions: dict[str, int] = {}  # of the workers whose key exists
@@ -78,7 +81,7 @@ class Shard:
             return carried
         if job.entry is not None and self.standing(job):
             return self.stream_of(job).entries[job.entry[1]][1]
-        return job.request.envelope if job.parked or job.gate else b""
+        return job.envelope if job.parked or job.gate else b""
 
     def overruled(self, job: Job, due: int) -> str:
         """The code that wins over anything but a success: the cancel flag, or the deadline at `due` (D9)."""
@@ -132,6 +135,8 @@ class Shard:
         job.strikes = 0
         if self._owns_key(job):
             self.keys[job.request.key].state = Status.SUCCEEDED  # kept for its window (D11)
+        for key in self._merged_into(job):
+            self.keys[key].state = Status.SUCCEEDED
         self._leave(job)
 
     def fail(self, job: Job, reason: str, error: str, carried: bytes = b"", by: str = "own") -> None:
@@ -143,6 +148,8 @@ class Shard:
         code = error.split(" ")[1]
         if self._owns_key(job):
             del self.keys[job.request.key]  # D11
+        for key in self._merged_into(job):
+            del self.keys[key]
         self._leave(job)
         if code not in QUIET_CODES:
             self.letters[job.id, job.epoch] = Letter(replace(job), code, envelope)
@@ -154,6 +161,11 @@ class Shard:
     def _owns_key(self, job: Job) -> bool:
         key = self.keys.get(job.request.key)
         return key is not None and key.job_id == job.id
+
+    def _merged_into(self, job: Job) -> list[str]:
+        """The keys of events for which the job answers; with its end it does so no more."""
+        keys, job.merged_keys = job.merged_keys, set()
+        return [key for key in keys if key in self.keys and self.keys[key].job_id == job.id]
 
     def _leave(self, job: Job) -> None:
         if job.deadline is not None:

@@ -28,6 +28,8 @@ LANES = ("normal", "priority")
 LEASE = 30_000
 #: Where the clock of each example begins, in ms.
 START = 1_700_000_000_000
+#: ms for which keys live that are to live on.
+LASTING = 3_600_000
 #: The clock moves in these steps, in ms, so that real time spent between two steps changes no comparison.
 TICK = 1_000
 
@@ -130,6 +132,12 @@ class Bench:
         if isinstance(reply, RedisError):
             raise reply
         return reply
+
+    def keep(self, *prefixes: str) -> None:
+        """Let keys live on: real time passes otherwise than the clock of an example."""
+        names = [name for name in self.seen.ttls if name.startswith(prefixes)]
+        if names:
+            self.wire.send(*(("PEXPIRE", self._prefix + name, LASTING) for name in names))
 
     def ripe(self, lane: str, kind: str) -> set[str]:
         """The pending entries of a stream that have been idle for a lease by now."""

@@ -93,9 +93,9 @@ class Damage(Protocol):
         jobs = self._jobs(over=False) if pick % 2 else []
         job = nth(jobs or list(self.model.accepted.values()), pick)
         if not scheduled:
-            fields = ("id", job.id, "env", job.request.envelope)
+            fields = ("id", job.id, "env", job.envelope)
             entry = self.bench.redis("XADD", self.bench.keys.stream(lane, kind), "*", *fields).decode()
-            self.model.streams[lane, kind].entries[entry] = (job.id, job.request.envelope)
+            self.model.streams[lane, kind].entries[entry] = (job.id, job.envelope)
         elif job.id not in self.model.schedule:
             self.bench.redis("ZADD", self.bench.keys.schedule, self.model.now, job.id)
             self.model.schedule[job.id] = self.model.now

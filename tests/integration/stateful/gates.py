@@ -16,6 +16,9 @@ from tests.model.job import Request
 SCOPES = ("lane:normal", "lane:priority", "task:add", "task:mail", "tenant:acme", "dependency:x")
 #: What limits are set to: less than declared, more, and as declared again.
 FIGURES = {"concurrency:c": ("1", "2", "3", ""), "concurrency:d": ("1", "3", "")}
+#: What producers may, and what becomes of those who come too often.
+THROTTLED = ("lane:normal", "tenant:acme")
+THROTTLES = ("1,5000,2 reject", "2,5000,1 backlog", "1,1000,1 reject", "")
 #: Jobs of one tenant that come at once: more than may stand in a lane's streams (D15).
 FLOOD = 18
 
@@ -24,13 +27,15 @@ class GateMoves(Producers, Protocol):
     """Operators, keepers and tenants at gates; locks."""
 
     @rule(
-        what=st.sampled_from(("pause", "pause", "resume", "limit")),
+        what=st.sampled_from(("pause", "pause", "resume", "limit", "throttle")),
         scope=st.sampled_from(SCOPES),
         limit=st.sampled_from(sorted(FIGURES)),
         pick=some,
     )
     def operator_moves_gates(self, what: str, scope: str, limit: str, pick: int) -> None:
-        if what == "limit":
+        if what == "throttle":
+            self.tune("throttle", nth(THROTTLED, pick), nth(THROTTLES, pick // len(THROTTLED)))
+        elif what == "limit":
             figures = nth(FIGURES[limit], pick)
             self.tune("limit" if figures else "reset", limit, figures)
         elif what == "pause":

@@ -288,7 +288,7 @@ class Protocol(RuleBasedStateMachine):
         self.confirm(keeping.drain(self.model, [(lane, high) for lane in LANES], limit), drained)
 
     def tune(self, verb: str, name: str, value: str = "") -> None:
-        """What operators change: pauses and limits."""
+        """What operators change: pauses, limits, throttles."""
         call = scripts.tune(
             clock=self.bench.clock, actor="operator", retention_ms=RETENTION, rows=(verb, name, value, "-")
         )
@@ -301,6 +301,8 @@ class Protocol(RuleBasedStateMachine):
                 expected = gates.resume(name, now, int(value))
             case "limit":
                 expected = gates.limit(name, value)
+            case "throttle":
+                expected = gates.throttle(name, value)
             case _:
                 expected = gates.reset(name)
         self.confirm(expected, reply)

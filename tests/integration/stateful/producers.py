@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from streamworker.store import scripts
+from streamworker.store.placing import enqueue_call
 from tests.integration.stateful.bench import LANES
 from tests.integration.stateful.machine import RETENTION, Protocol, nth, some, texts
 from tests.model import operating, producing
 from tests.model.job import Request
+from tests.model.merging import FULL, WINDOW_MS
 
 #: What jobs pass, as it travels: each kind, and several of them.
 GATES = (
@@ -39,6 +41,8 @@ requests = st.builds(
     tenant=st.sampled_from(("", "", "acme")),
     gates=st.sampled_from(("", "", "0", "0", "1")),  # which of those of the example
     backlog=st.sampled_from(("", "", "", "asked")),
+    window=st.sampled_from(("", "", "", "", "collect", "latest")),
+    items=st.lists(st.sampled_from(['"x"', '"y"', "1", "22", "[]"]), min_size=1, max_size=3).map(tuple),
 )
 
 
@@ -56,7 +60,16 @@ def new_job(request: Request) -> scripts.NewJob:
         tenant=request.tenant,
         gates=request.gates,
         backlog=request.backlog,
+        coalesce=_window_of(request),
     )
+
+
+def _window_of(request: Request) -> str:
+    """What the script reads of an event's window: mode, name, ms, limit, when, bytes, lengths."""
+    if not request.window:
+        return ""
+    lengths = ",".join(str(len(item)) for item in request.items) if request.window == "collect" else "-"
+    return f"{request.window} {request.window_name} {WINDOW_MS} {FULL} always 100000 {lengths}"
 
 
 class Producers(Protocol):
@@ -76,6 +89,7 @@ class Producers(Protocol):
                 request,
                 job_id=f"j{first + i}",
                 gates=nth(self.gates, int(request.gates)) if request.gates else "",
+                delay_ms=0 if request.window else request.delay_ms,
             )
             for i, request in enumerate(batch)
         ]
@@ -83,9 +97,13 @@ class Producers(Protocol):
         self._send_requests([*named, *again])
 
     def _send_requests(self, batch: list[Request]) -> None:
-        rows = [word for request in batch for word in new_job(request).row()]
-        reply = texts(self.run(scripts.enqueue(clock=self.bench.clock, rows=rows)))
-        self.confirm(producing.enqueue(self.model, batch), reply)
+        call = enqueue_call([new_job(request) for request in batch])
+        call = replace(call, argv=(self.bench.clock, *call.argv[1:]))
+        fresh = {request.job_id for request in batch} - self.model.accepted.keys()
+        reply = texts(self.run(call))
+        self.bench.keep("window:", "collected:", "merged:")
+        parked = {name for name in fresh if (one := self.bench.seen.records.get(name)) and one.gate}
+        self.confirm(producing.enqueue(self.model, batch, parked=parked), reply)
 
     @rule(batch=st.lists(requests, min_size=1, max_size=4), again=st.lists(some, max_size=2))
     def enqueue(self, batch: list[Request], again: list[int]) -> None:

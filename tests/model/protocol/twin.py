@@ -254,7 +254,7 @@ class Twin:
             if job.entry is not None and not job.entry[1]:
                 self._entries += 1
                 job.entry = (job.entry[0], f"{self._entries}-0")
-                self.shard.stream_of(job).entries[job.entry[1]] = (job.id, job.request.envelope)
+                self.shard.stream_of(job).entries[job.entry[1]] = (job.id, job.envelope)
 
     # --- finding
 
