@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamworker.postgres.ready import Ready
 
 _NOTHING: Mapping[str, bytes] = {}
+_DAY_MS = 86_400_000
 
 
 class Step(NamedTuple):
@@ -47,7 +48,7 @@ class Batch:
     unreadable: list[Refusal] = field(default_factory=list)
     #: Id and size of each entry, readable or not.
     read: list[tuple[str, int]] = field(default_factory=list)
-    moves: int = 0
+    lines: int = 0  # one or two moves each
     size: int = 0  # bytes
     #: What it comes to if all of it is new, once somebody has made that.
     ready: Ready | None = None
@@ -64,22 +65,28 @@ class Batch:
             return
         self.entries.append(entry)
         self.read.append((entry.id, entry.size))
-        self.moves += len(entry.moves)
+        self.lines += len(entry.lines)
         self.size += entry.size
 
-    def steps(self) -> dict[str, list[Step]]:
-        """The moves by job, jobs in order of their ids."""
+    def steps(self, only: Collection[str] | None = None) -> dict[str, list[Step]]:
+        """The moves by job, jobs in order of their ids; `only` of these jobs."""
         found: dict[str, list[Step]] = {}
+        if only is not None and not only:
+            return found
         for entry in self.entries:
-            parts = entry.parts
-            for move in entry.moves:
-                step = _step((move, parts.get(move.line, _NOTHING) if parts else _NOTHING, entry))
-                steps = found.get(move.job_id)
-                if steps is None:
-                    found[move.job_id] = [step]
-                else:
-                    steps.append(step)
+            for number, line in enumerate(entry.lines, 1):
+                job_id = line.job_id
+                if only is not None and job_id not in only:
+                    continue
+                parts = entry.parts.get(number, _NOTHING)
+                steps = found.setdefault(job_id, [])
+                for move in line.moves(number, entry.at_ms, entry.worker, entry.script):
+                    steps.append(_step((move, parts, entry)))
         return dict(sorted(found.items()))
+
+    def repeats(self, sequence: int) -> set[str]:
+        """Ids of the entries up to that number: they were committed before, or the count began anew."""
+        return {entry.id for entry in self.entries if entry.sequence <= sequence}
 
     def actions(self) -> list[Action]:
         """What operators did and asked for."""
@@ -87,7 +94,12 @@ class Batch:
 
     def days(self) -> set[int]:
         """The days of the moves, counted from the epoch."""
-        return {move.at_ms // 86_400_000 for entry in self.entries for move in entry.moves}
+        found = set()
+        for entry in self.entries:
+            if entry.lines:
+                offsets = {line.offset for line in entry.lines}
+                found.update([(entry.at_ms + (offset or 0)) // _DAY_MS for offset in (None, *offsets)])
+        return found
 
 
 def describe(steps: Iterable[Step]) -> bytes:

@@ -24,7 +24,13 @@ _MILLENNIUM_MS, _MILLENNIUM_DAYS, _DAY_MS = 946_684_800_000, 10_957, 86_400_000
 
 NULL = b"\xff\xff\xff\xff"
 _size = Struct(">i").pack
+_count = Struct(">h").pack
 _moment = Struct(">iq").pack
+
+
+def row_of(columns: int) -> bytes:
+    """The beginning of a row of so many columns."""
+    return _count(columns)
 
 
 def text(value: str | None) -> bytes:

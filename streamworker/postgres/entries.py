@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamworker.store import events
-from streamworker.store.events import Transition
+from streamworker.store.events import Line, Transition
 
 #: Scripts that an operator calls: their moves are operator actions as well.
 OPERATED = frozenset({"cancel", "replay", "discard", "tune"})
@@ -37,37 +37,56 @@ class Entry:
     sequence: int
     at_ms: int
     size: int  # bytes, as the log's bound counts them
-    moves: tuple[Transition, ...]
+    worker: str | None
+    script: str
+    lines: list[Line]
     parts: Mapping[int, Mapping[str, bytes]]
     actions: tuple[Action, ...]
+
+    @property
+    def moves(self) -> list[Transition]:
+        """The transitions that its lines stand for."""
+        return [
+            move
+            for number, line in enumerate(self.lines, 1)
+            for move in line.moves(number, self.at_ms, self.worker, self.script)
+        ]
 
 
 def read_entry(entry_id: bytes, flat: list[bytes]) -> Entry:
     """From one entry of XRANGE. Raises UnreadableEntry."""
     fields = events.pairs(flat)
     try:
-        moves = tuple(events.decode(fields))
+        lines = events.lines(fields)
         at_ms, sequence = int(fields[b"t"]), int(fields[b"n"])
         if not (0 <= at_ms < MAX_MS and 0 < sequence < 2**63):
             raise ValueError(f"time {at_ms} or number {sequence} is impossible")
+        actor, script = fields.get(b"w", b"-").decode(), fields.get(b"s", b"").decode()
+        operated = b"a" in fields or script in OPERATED
         return Entry(
             entry_id.decode(),
             sequence,
             at_ms,
             events.size_of(fields),
-            moves,
+            None if actor == "-" else actor,
+            script,
+            lines,
             events.parts(fields) if len(fields) > 5 else {},
-            tuple(_actions(fields, at_ms, moves)),
+            tuple(_actions(fields, at_ms, actor, script, lines)) if operated else (),
         )
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise UnreadableEntry(f"{type(error).__name__}: {error}") from None
 
 
-def _actions(fields: Mapping[bytes, bytes], at_ms: int, moves: tuple[Transition, ...]) -> list[Action]:
+def _actions(
+    fields: Mapping[bytes, bytes], at_ms: int, actor: str, script: str, lines: list[Line]
+) -> list[Action]:
     found = []
-    actor = fields.get(b"w", b"-").decode().replace("\x00", "\ufffd")
-    if moves and moves[0].script in OPERATED:
-        found += [Action(at_ms, actor, move.reason, move.job_id, f"epoch {move.epoch}") for move in moves]
+    actor = actor.replace("\x00", "\ufffd")
+    if script in OPERATED:
+        found += [
+            Action(at_ms, actor, line.edge.reason, line.job_id, f"epoch {line.edge.epoch}") for line in lines
+        ]
     for line in fields.get(b"a", b"").decode().replace("\x00", "\ufffd").split("\n"):
         if line:
             subject, epoch, what = line.split(" ", 2)

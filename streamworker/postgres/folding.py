@@ -117,23 +117,45 @@ class JobRow:
         facts = move.facts
         self.task, self.lane, self.tenant = facts["task"], facts["lane"], facts.get("tenant")
         self.enqueued_ms = move.at_ms
-        payload = parts.get("p")
-        if payload is not None:
+        if (payload := parts.get("p")) is not None:
             self.carry(payload)
-        lines = parts.get("k")
-        if lines is not None:
-            self.record = text(lines)
-            fields = dict(line.split("=", 1) for line in self.record.split("\n") if "=" in line)
-            self.key_id, self.fingerprint = fields.get("ky"), fields.get("kf")
-            self.key_window_ms = int(fields["kw"]) if fields.get("kw") else None
-            self.deadline_ms = int(fields["dl"]) if fields.get("dl") else None
+        if (lines := parts.get("k")) is not None:
+            told = enqueued_with(lines)
+            self.record, self.key_id, self.fingerprint, self.key_window_ms, self.deadline_ms = told
 
     def carry(self, payload: bytes) -> None:
         """Its envelope, and what that says of it."""
-        envelope, storable = read_json(payload)
-        self.payload, self.payload_json = payload, payload if storable else None
-        if isinstance(envelope, dict):
-            self.key, self.correlation_id = _name(envelope.get("k")), _name(envelope.get("c"))
+        self.payload = payload
+        names, self.payload_json = names_in(payload)
+        if names is not None:
+            self.key, self.correlation_id = names
+
+
+def names_in(payload: bytes | None) -> tuple[tuple[str | None, str | None] | None, bytes | None]:
+    """Key and correlation id of an envelope, None where it is none; and the envelope if jsonb can hold it."""
+    envelope, storable = read_json(payload)
+    names = (_name(envelope.get("k")), _name(envelope.get("c"))) if isinstance(envelope, dict) else None
+    return names, payload if storable else None
+
+
+#: The record's lines, identity, fingerprint and window of its key, and its deadline, in ms.
+Enqueued = tuple[str | None, str | None, str | None, int | None, int | None]
+
+
+def enqueued_with(lines: bytes | None) -> Enqueued:
+    """What the lines of a new record say."""
+    if lines is None:
+        return None, None, None, None, None
+    record = text(lines)
+    fields = dict(line.split("=", 1) for line in record.split("\n") if "=" in line)
+    window, deadline = fields.get("kw"), fields.get("dl")
+    return (
+        record,
+        fields.get("ky"),
+        fields.get("kf"),
+        int(window) if window else None,
+        int(deadline) if deadline else None,
+    )
 
 
 def fold(job_id: str, steps: Iterable[Step]) -> JobRow:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamworker.mirror")
 
-#: A batch ends at so many entries, moves or bytes, or this long after its first entry, in seconds.
-BATCH_ENTRIES, BATCH_MOVES, BATCH_BYTES, BATCH_SECONDS = 500, 20_000, 8 << 20, 0.05
+#: A batch ends at so many entries, lines or bytes, or this long after its first entry, in seconds.
+BATCH_ENTRIES, BATCH_LINES, BATCH_BYTES, BATCH_SECONDS = 500, 15_000, 8 << 20, 0.05
 #: Entries that one read asks for: one may hold a megabyte of envelopes.
 READ_COUNT = 50
 #: ms that a read of an empty log waits, and seconds between two reads while a batch gathers.
@@ -70,7 +70,7 @@ class Pipe:
             for entry_id, flat in found:
                 batch.add(entry_id, flat)
                 after = entry_id.decode()
-            if not batch.read or batch.moves >= BATCH_MOVES or batch.size >= BATCH_BYTES:
+            if not batch.read or batch.lines >= BATCH_LINES or batch.size >= BATCH_BYTES:
                 return batch
             if len(batch.read) >= BATCH_ENTRIES or time.monotonic() >= until:
                 return batch

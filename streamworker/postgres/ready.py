@@ -8,12 +8,14 @@ from streamworker.postgres import rows
 from streamworker.postgres.batch import Batch, Step
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import JobRow, fold
+from streamworker.postgres.ordinary import Ordinary, sort_out
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The moves of a batch by job, and what is sent for them."""
+    """What is sent for the ordinary jobs of a batch; of others their moves, and what is sent for those."""
 
+    ordinary: Ordinary
     steps: list[list[Step]]
     jobs: list[JobRow]
     #: Rows of `jobs` for COPY, of those that were enqueued in this batch: the others Postgres has already.
@@ -23,12 +25,14 @@ class Ready:
 
 def make_ready(batch: Batch, namespace: str) -> Ready | None:
     """None where something cannot be stored: the writer finds out what."""
-    steps = list(batch.steps().values())
+    ordinary, others = sort_out(batch, namespace)
+    steps = list(batch.steps(others).values())
     try:
         jobs = [fold(some[0].move.job_id, some) for some in steps]
         arrived = [row for row in jobs if row.task is not None]
         made = rows.job_rows(namespace, arrived)
         return Ready(
+            ordinary,
             steps,
             jobs,
             {row.id: data for row, data in zip(arrived, made, strict=True)},

@@ -38,7 +38,7 @@ class Column:
     def expression(self) -> str:
         """The value in SQL, from the array's element."""
         if self.type == "ms":
-            return f"to_timestamp(u.{self.name}::float8 / 1000)"
+            return _moment(f"u.{self.name}")
         return f"convert_from(u.{self.name}, 'UTF8')::jsonb" if self.type == "json" else f"u.{self.name}"
 
     @property
@@ -117,6 +117,10 @@ def _from_arrays(columns: Sequence[Column], first: int) -> str:
     return f"unnest({arrays}) AS u({', '.join(each.name for each in columns)})"
 
 
+def _moment(ms: str) -> str:
+    return f"to_timestamp({ms}::float8 / 1000)"
+
+
 def _assignments(columns: Iterable[Column]) -> str:
     return ", ".join(each.assignment for each in columns)
 
@@ -141,11 +145,30 @@ UPDATE streamworker.jobs j SET {_assignments(_FILLED[1:])}
 FROM {_from_arrays(_FILLED, 2)} WHERE j.id = u.id AND j.namespace = $1
 """  # noqa: S608
 
+#: Moves of jobs that stand as the lines of the log say: `u` is one of them, `w` what many have in common.
+UPDATE_ORDINARY = f"""
+UPDATE streamworker.jobs j SET
+    attempt = w.attempt, starts = w.starts, strikes = w.strikes, version = w.version, fence = u.fence,
+    status = w.status, reason = w.reason, worker = w.worker, due_at = NULL,
+    updated_at = {_moment("u.updated")}, started_at = coalesce({_moment("u.started")}, j.started_at),
+    finished_at = CASE WHEN w.status = 'succeeded' THEN {_moment("u.updated")} END,
+    error_class = CASE WHEN w.status <> 'succeeded' THEN j.error_class END,
+    error_code = CASE WHEN w.status <> 'succeeded' THEN j.error_code END,
+    error = CASE WHEN w.status <> 'succeeded' THEN j.error END,
+    result = coalesce(u.result, j.result),
+    result_json = coalesce(convert_from(u.result_json, 'UTF8')::jsonb, j.result_json)
+FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::integer[])
+    AS u(id, fence, updated, started, result, result_json, n)
+JOIN unnest($9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::integer[], $14::integer[],
+            $15::text[], $16::text[], $17::text[]) WITH ORDINALITY
+    AS w(before, epoch, version, attempt, starts, strikes, status, reason, worker, n) ON w.n = u.n
+WHERE j.id = u.id AND j.namespace = $1 AND j.epoch = w.epoch AND j.version = w.before
+  AND j.status NOT IN ('succeeded', 'failed_terminal')
+"""  # noqa: S608
+
 _updated_values = attrgetter(*(each.attribute for each in _UPDATED))
 _carried_values = attrgetter(*(each.attribute for each in _CARRIED))
 _filled_values = attrgetter(*(each.attribute for each in _FILLED))
-_words_of = attrgetter(*(each.attribute for each in _WORDS))
-_rest_values = attrgetter(*(each.attribute for each in _REST))
 
 
 def updated_arrays(rows: Iterable[JobRow]) -> list[Sequence[Any] | None]:
@@ -169,10 +192,14 @@ def _arrays(values: Iterable[tuple[Any, ...]]) -> list[Sequence[Any] | None]:
     return [None if column.count(None) == len(column) else column for column in columns]
 
 
-#: Columns of `jobs` as `job_rows` gives them: first those of a size that is always the same, then words.
+#: Columns of `jobs` as `job_rows` gives them: first what many rows have in common, then of whom and when.
+_SHARED = tuple(each for each in _FIXED if each.type == "integer")
+_TIMES = ("updated_at", "enqueued_at", "started_at", "finished_at")
+_OTHERS = tuple(each for each in _REST if each.name not in _TIMES)
 JOB_COLUMNS = (
-    *("id", "shard", *(each.name for each in _FIXED), "namespace"),
-    *(each.name for each in (*_WORDS, *_REST)),
+    *("namespace", *(each.name for each in (*_SHARED, *_WORDS))),
+    *("id", "shard", "fence", *_TIMES),
+    *(each.name for each in _OTHERS),
 )
 _FORM: dict[str, Callable[[Any], bytes]] = {
     "text": copying.text,
@@ -181,47 +208,89 @@ _FORM: dict[str, Callable[[Any], bytes]] = {
     "ms": copying.moment,
     "bigint": copying.number,
 }
-_FORMS = tuple(_FORM[each.type] for each in _REST)
-_job_head = Struct(">h i16s ih ii ii ii ii ii iq iq").pack
+_FORMS = tuple(_FORM[each.type] for each in _OTHERS)
+_shared_of = attrgetter(*(each.attribute for each in (*_SHARED, *_WORDS)))
+_other_values = attrgetter(*(each.attribute for each in _OTHERS))
+_counts = Struct(">ii ii ii ii ii").pack
+_job_identity = Struct(">i16s ih iq").pack
+
+
+def shared_columns(namespace: bytes, numbers: Sequence[int], words: Sequence[str | None]) -> bytes:
+    """The beginning of a row of `jobs`. Raises struct.error for a number that is out of range."""
+    attempt, starts, strikes, epoch, version = numbers
+    counts = _counts(4, attempt, 4, starts, 4, strikes, 4, epoch, 4, version)
+    return copying.row_of(len(JOB_COLUMNS)) + namespace + counts + b"".join(map(copying.text, words))
+
+
+def identity_columns(identity: bytes, shard: int, fence: int) -> bytes:
+    """What follows: whose row it is."""
+    return _job_identity(16, identity, 2, shard, 8, fence)
 
 
 def job_rows(namespace: str, rows: Iterable[JobRow]) -> Iterator[bytes]:
     """Rows of `jobs` for COPY. Raises struct.error for a number that is out of range."""
-    said: dict[tuple[str | None, ...], bytes] = {}
-    space, count = copying.text(namespace), len(JOB_COLUMNS)
+    said: dict[tuple[Any, ...], bytes] = {}
+    space, moment = copying.text(namespace), copying.moment
     for row in rows:
-        head = _job_head(
-            *(count, 16, copying.identity(row.id), 2, row.shard),
-            *(4, row.attempt, 4, row.starts, 4, row.strikes, 4, row.epoch, 4, row.version),
-            *(8, row.fence, 8, copying.micros(row.updated_ms)),
+        shared = _shared_of(row)
+        head = said.get(shared)
+        if head is None:
+            head = said[shared] = shared_columns(space, shared[:5], shared[5:])
+        rest = [make(value) for make, value in zip(_FORMS, _other_values(row), strict=True)]
+        yield b"".join(
+            (
+                head,
+                identity_columns(copying.identity(row.id), row.shard, row.fence),
+                moment(row.updated_ms),
+                moment(row.enqueued_ms),
+                moment(row.started_ms),
+                moment(row.finished_ms),
+                *rest,
+            )
         )
-        what = _words_of(row)
-        middle = said.get(what)
-        if middle is None:
-            middle = said[what] = space + b"".join(map(copying.text, what))
-        rest = [make(value) for make, value in zip(_FORMS, _rest_values(row), strict=True)]
-        yield head + middle + b"".join(rest)
 
 
 # --- moves
 
-#: Columns of `job_transitions` as `move_rows` gives them: first those of a size that is always the same, then
-#: words, then what only some moves have.
-MOVE_COLUMNS = (
-    *("day", "job_id", "epoch", "version", "at", "attempt", "starts", "strikes", "fence"),
-    *("from_status", "to_status", "reason", "worker", "script"),
-    *("error_class", "error_code", "error", "due_at", "policy", "facts"),
+#: Columns of `job_transitions` as `move_rows` gives them: first what many moves have in common, then when and
+#: whose, then what only some have.
+PLAIN_MOVE_COLUMNS = (
+    *("epoch", "version", "attempt", "starts", "strikes"),
+    *("from_status", "to_status", "reason", "worker", "script", "facts"),
+    *("day", "at", "job_id", "fence"),
 )
-_move_head = Struct(">h ii i16s ii ii iq ii ii ii iq").pack
-_NO_FACTS = NULL * 6
+MOVE_COLUMNS = (*PLAIN_MOVE_COLUMNS, "error_class", "error_code", "error", "due_at", "policy")
+_day = Struct(">ii iq").pack
+_owner = Struct(">i16s iq").pack
+_NO_ERROR = NULL * 5
+
+
+def shared_move(
+    columns: int, numbers: Sequence[int], words: Sequence[str | None], facts: Mapping[str, str]
+) -> bytes:
+    """The beginning of a row of `job_transitions`. Raises struct.error for a number that is out of range."""
+    epoch, version, attempt, starts, strikes = numbers
+    counts = _counts(4, epoch, 4, version, 4, attempt, 4, starts, 4, strikes)
+    said = " ".join([f"{name}={value}" for name, value in facts.items() if name not in _OF_ERROR]) or None
+    return copying.row_of(columns) + counts + b"".join(map(copying.text, (*words, said)))
+
+
+def when(ms: int) -> bytes:
+    """What follows: the day and the moment. Raises OverflowError as `copying.moment`."""
+    return _day(4, copying.day(ms), 8, copying.micros(ms))
+
+
+def whose(identity: bytes, fence: int) -> bytes:
+    """What follows: the job, and by which claim."""
+    return _owner(16, identity, 8, fence)
 
 
 def move_rows(steps: Iterable[Step]) -> Iterator[bytes]:
     """Rows of `job_transitions` for COPY. Raises struct.error for a number that is out of range."""
-    said: dict[tuple[str | None, ...], bytes] = {}
-    told: dict[int, bytes] = {}  # jobs that were enqueued together share their facts
-    moments: dict[int, tuple[int, int]] = {}  # and many share their moment
-    last, identity, count = "", b"", len(MOVE_COLUMNS)
+    count = len(MOVE_COLUMNS)
+    said: dict[tuple[Any, ...], bytes] = {}
+    moments: dict[int, bytes] = {}  # many share their moment
+    last, identity = "", b""
     for move, parts, _ in steps:
         (job_id, epoch, version, source, target, at_ms, attempt, fence, reason, worker, script, facts,
          starts, strikes, *_) = move  # fmt: skip
@@ -229,36 +298,31 @@ def move_rows(steps: Iterable[Step]) -> Iterator[bytes]:
             last, identity = job_id, copying.identity(job_id)
         moment = moments.get(at_ms)
         if moment is None:
-            moment = moments[at_ms] = copying.day(at_ms), copying.micros(at_ms)
-        day, at = moment
-        head = _move_head(count, 4, day, 16, identity, 4, epoch, 4, version, 8, at,
-                          4, attempt, 4, starts, 4, strikes, 8, fence)  # fmt: skip
-        what = (source, target, reason, worker, script)
-        middle = said.get(what)
-        if middle is None:
-            middle = said[what] = b"".join(map(copying.text, what))
-        if not facts:
-            yield head + middle + _NO_FACTS
+            moment = moments[at_ms] = when(at_ms)
+        numbers, words = (epoch, version, attempt, starts, strikes), (source, target, reason, worker, script)
+        if facts:
+            yield shared_move(count, numbers, words, facts) + moment + whose(identity, fence)
+            yield _error(facts, parts.get("x"))
             continue
-        tail = told.get(id(facts))
-        if tail is None:
-            tail = told[id(facts)] = _facts(facts, parts.get("x"))
-        yield head + middle + tail
+        head = said.get((numbers, words))
+        if head is None:
+            head = said[numbers, words] = shared_move(count, numbers, words, facts)
+        yield head + moment + whose(identity, fence) + _NO_ERROR
 
 
-def _facts(facts: Mapping[str, str], error: bytes | None) -> bytes:
-    rest = dict(facts)
-    error_class, code = rest.pop("class", None), rest.pop("code", None)
-    due, policy = rest.pop("due", None), rest.pop("policy", None)
-    said = " ".join([f"{name}={value}" for name, value in rest.items()]) or None
+#: Facts with columns of their own.
+_OF_ERROR = frozenset({"class", "code", "due", "policy"})
+
+
+def _error(facts: Mapping[str, str], error: bytes | None) -> bytes:
+    due, code = facts.get("due"), facts.get("code")
     return b"".join(
         (
-            copying.text(error_class),
+            copying.text(facts.get("class")),
             copying.text(code),
             copying.text(error_text(error) if error and code else None),
             copying.moment(None if due is None else int(due)),
-            copying.text(policy),
-            copying.text(said),
+            copying.text(facts.get("policy")),
         )
     )
 

@@ -17,6 +17,7 @@ from streamworker.postgres.batch import Batch, Refusal, Step, describe, line_of
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
+from streamworker.postgres.ordinary import Ordinary
 from streamworker.postgres.ready import Ready
 from streamworker.postgres.rows import content_of, identity_of
 
@@ -58,6 +59,10 @@ class _Sorted:
     all_new: bool = True
 
 
+class _Otherwise(Exception):
+    """Postgres has something else of a job than the lines of the log say."""
+
+
 class Writer:
     """Writes on one connection for one shard."""
 
@@ -69,12 +74,18 @@ class Writer:
     async def write(self, batch: Batch, offset: Offset) -> Written:
         """Write it and move the offset on. Raises Overtaken or asyncpg's errors; then nothing was written."""
         await self._ensure_days(batch.days())
-        try:
-            return await self._write(batch, offset, careful=False)
-        except Exception as error:
-            if not concerns_data(error):
-                raise
-        return await self._write(batch, offset, careful=True)
+        ways: list[tuple[Ready | None, bool]] = [(None, False), (None, True)]
+        if batch.ready is not None and not batch.repeats(offset.sequence):
+            ways.insert(0, (batch.ready, False))
+        for ready, careful in ways:
+            try:
+                return await self._write(batch, offset, ready, careful=careful)
+            except _Otherwise:
+                continue
+            except Exception as error:
+                if careful or not concerns_data(error):
+                    raise
+        raise AssertionError("the careful way writes or raises")
 
     async def _ensure_days(self, days: set[int]) -> None:
         for day in sorted(days - self._days):
@@ -87,8 +98,7 @@ class Writer:
         """Partitions may have gone."""
         self._days.clear()
 
-    async def _write(self, batch: Batch, offset: Offset, *, careful: bool) -> Written:
-        ready = batch.ready
+    async def _write(self, batch: Batch, offset: Offset, ready: Ready | None, *, careful: bool) -> Written:
         steps = list(batch.steps().values()) if ready is None else ready.steps
         numbers = [entry.sequence for entry in batch.entries]
         newest = numbers[-1] if numbers else offset.sequence
@@ -103,8 +113,10 @@ class Writer:
                     writer=self._name,
                 )
             )
-            repeated = {each.id for each in batch.entries if each.sequence <= offset.sequence}
+            repeated = batch.repeats(offset.sequence)
             told: set[str] = set()  # repeated entries that told something new
+            if ready is not None:
+                await self._add_ordinary(ready.ordinary, offset, written)
             if careful:
                 await self._halve(steps, offset, written, told)
             else:
@@ -117,6 +129,19 @@ class Writer:
         return written
 
     # --- the moves
+
+    async def _add_ordinary(self, ordinary: Ordinary, offset: Offset, written: Written) -> None:
+        """Write jobs of which Postgres should have what the log says. Raises _Otherwise."""
+        link, updates = self._connection, ordinary.updates
+        if ordinary.job_rows:
+            await copying.copy(link, "jobs", rows.JOB_COLUMNS, ordinary.job_rows)
+        if updates.ids:
+            done = await link.execute(rows.UPDATE_ORDINARY, offset.namespace, *updates.arguments())
+            if done != f"UPDATE {len(updates.ids)}":
+                raise _Otherwise
+        if ordinary.move_rows:
+            await copying.copy(link, "job_transitions", rows.PLAIN_MOVE_COLUMNS, ordinary.move_rows)
+        written.jobs, written.moves = ordinary.jobs, ordinary.moves
 
     async def _halve(
         self, steps: Sequence[list[Step]], offset: Offset, written: Written, told: set[str]

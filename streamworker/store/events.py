@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 from streamworker.core.states import Status
@@ -183,8 +183,18 @@ def parts(fields: Mapping[bytes, bytes]) -> dict[int, dict[str, bytes]]:
     found: dict[int, dict[str, bytes]] = {}
     for name, value in fields.items():
         if len(name) > 1:
-            found.setdefault(int(name[1:]), {})[name[:1].decode()] = value
+            letter, number = _part(name)
+            of_line = found.get(number)
+            if of_line is None:
+                found[number] = {letter: value}
+            else:
+                of_line[letter] = value
     return found
+
+
+@lru_cache(maxsize=4096)
+def _part(name: bytes) -> tuple[str, int]:
+    return name[:1].decode(), int(name[1:])
 
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:

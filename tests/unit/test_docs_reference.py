@@ -59,7 +59,9 @@ def engine_codes() -> set[str]:
     found = set(RESERVED_CODES) | set(QUIET_CODES)
     for path in LUA.rglob("*.lua"):
         text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r"fail\(rec, '\w+', '\w+', '(\w+)'", text)) | set(re.findall(r"'code', '(\w+)'", text))
+        found |= set(re.findall(r"fail\(rec, '\w+', '\w+', '(\w+)'", text)) | set(
+            re.findall(r"'code', '(\w+)'", text)
+        )
     for path in (REPOSITORY / "streamworker" / "worker").glob("*.py"):
         found |= set(re.findall(r"Fail\(\s*ErrorClass\.\w+, \"(\w+)\"", path.read_text(encoding="utf-8")))
     return found
@@ -140,13 +142,18 @@ def test_the_first_line_of_the_record_is_described() -> None:
 
 def test_the_lines_of_the_log_are_described() -> None:
     text = text_of("reference/events.md")
-    new, moved = (body.split()[:-2] for _, body in FENCE.findall(section(text, "## A line")))
+    *full, short = (body.split() for _, body in FENCE.findall(section(text, "## A line")))
+    new, moved = (words[:-2] for words in full)
     facts = set(first_column(section(text, "## A line")))
     written = set(re.findall(r" (\w+)=(?:'|%[sd])", lua_text())) - {"task", "lane"}
     assert {"class", "due", "started"} <= written, "the search for written facts finds too little"
 
-    lines = " ".join(new) + "\n" + " ".join(["id", "queued", *TOKEN, "claimed"])
-    (enqueued, claimed) = decode({b"t": b"9", b"e": lines.encode()})
+    lines = [new, ["id", "queued", *TOKEN, "claimed"], ["id2", short[1], "77"]]
+    (enqueued, claimed, again) = decode({b"t": b"9", b"e": "\n".join(map(" ".join, lines)).encode()})
+    assert (short, again) == (
+        ["id", "=", "fence", "[offset]"],
+        claimed._replace(job_id="id2", fence=77, line=3),
+    )
     assert (enqueued.facts, enqueued.version) == ({"task": "task", "lane": "lane"}, 1)
     assert (claimed.attempt, claimed.version, claimed.epoch, claimed.fence) == (1, 4, 5, 6)
     first_line = FENCE.search(section(text_of("reference/record.md"), "## The first line"))
