@@ -245,7 +245,8 @@ class Simulation:
             self.story.jumps.append(self.story.now)
         log = self._redis.call("XLEN", self._redis.keys.events)
         self.story.offsets.append((log, self._redis.offset_ms))
-        self.story.fault(FaultKind.HINTS, None, sweeps_after=2 * LEASE)
+        # A sweep that sees a lease far ahead shortens it to two, but there may be none for as long as it lies ahead.
+        self.story.fault(FaultKind.HINTS, None, sweeps_after=max(2 * LEASE, -seconds))
         self.story.fault(FaultKind.STALL, None, seconds=abs(seconds) + LEASE)
 
     def _delete_hints(self) -> None:
