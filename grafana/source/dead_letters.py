@@ -134,8 +134,8 @@ OUTBOX = Section(
     [
         Panel(
             "Outbox lag",
-            "Age of the oldest row that Redis has not heard of.",
-            "is a relay running? `streamworker outbox relay`. Rows are not lost while they wait.",
+            "Age of the oldest committed request that Redis has not heard of.",
+            "is a relay running? `streamworker outbox relay`. Requests are not lost while they wait.",
             Step.MIRROR,
             [(top("outbox_lag_seconds"), "lag")],
             "s",
@@ -143,8 +143,8 @@ OUTBOX = Section(
         ),
         Panel(
             "Outbox rows waiting",
-            "Rows that are to be published.",
-            "more come in than the relay publishes, or it is cut off from Redis.",
+            "Committed requests that a relay has yet to tell Redis.",
+            "more come in than the relay publishes, or it is cut off from Redis: `streamworker outbox list`.",
             Step.MIRROR,
             [(top("outbox_pending_rows"), "rows")],
             "short",
@@ -152,8 +152,9 @@ OUTBOX = Section(
         ),
         Panel(
             "Relayed",
-            "Rows a second that were published, by result.",
-            "refused rows are kept with their reason.",
+            "Requests a second: Redis has them, they were put aside, or it did not take them for now.",
+            "what is refused is kept with its reason (`streamworker outbox list --refused`) and waits for "
+            "somebody; what is rejected is tried again.",
             Step.MIRROR,
             [(grown("outbox_relayed", "result"), "{{result}}")],
             "ops",

@@ -149,7 +149,7 @@ DEPENDENCIES = Section(
         ),
         Panel(
             "Limiter decisions",
-            "How often limits let a job pass, or made it wait, a second.",
+            "How often rates and concurrencies let a job pass, or made it wait, a second.",
             "mostly waiting: the limit is below what comes in.",
             Step.GATES,
             [(grown("limiter_decisions", "limiter", "decision"), "{{limiter}} {{decision}}")],

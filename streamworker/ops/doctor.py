@@ -12,6 +12,7 @@ from streamworker.core.lane import BACKLOG
 from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks, tune
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
+from streamworker.ops.outbox_checks import outbox
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
@@ -69,7 +70,7 @@ async def examine(
     found += [quarantine(depths, sorted(known)), dead_letters(depths), await records(queue)]
     found += [await gate_checks.claims(queue, sorted(known)), await gate_checks.gates(queue)]
     found += await leak_checks.leaks(queue)
-    return found + await mirror(queue)
+    return found + await mirror(queue) + await outbox(queue.settings)
 
 
 async def fix(queue: Queue, findings: Sequence[Finding], *, actor: str) -> int:

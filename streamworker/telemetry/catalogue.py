@@ -1,7 +1,6 @@
 """Every metric, once: collectors, documentation and the checks of dashboards follow this table.
 
-No label ever carries a job id, a key or the name of one lock (R48). A metric that waits for a part which is
-not there yet is `pending`: it is in no scrape, and a test fails once it is collected and still marked.
+No label ever carries a job id, a key or the name of one lock (R48).
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class Spec:
     help: str
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     buckets: tuple[float, ...] = ()
-    #: The part that is to fill it; "": it is collected.
-    pending: str = ""
 
     @property
     def full_name(self) -> str:

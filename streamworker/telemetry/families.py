@@ -15,7 +15,7 @@ class Sheet:
     """Collects the samples of one scope; raises KeyError for what the catalogue does not have there."""
 
     def __init__(self, scope: Scope) -> None:
-        self._specs = [spec for spec in of_scope(scope) if not spec.pending]
+        self._specs = of_scope(scope)
         self._numbers: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         self._spreads: dict[str, HistogramMetricFamily] = {}
         for spec in self._specs:

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 #: How much shorter than written all times are.
 SCALE = 60
 #: Thresholds that are times themselves.
-THRESHOLDS = {"mirror_lag_seconds": 2.0, "collector_silent_seconds": 5.0}
+THRESHOLDS = {"mirror_lag_seconds": 2.0, "outbox_lag_seconds": 2.0, "collector_silent_seconds": 5.0}
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _DURATION = re.compile(r"(?<![\w.$])(\d+)([smh])\b")
 

@@ -25,7 +25,7 @@ from tests.observability.keda import SCALED_OBJECT
 COMPOSE = REPOSITORY / "docker-compose.yml"
 MANIFESTS = REPOSITORY / "deploy" / "kubernetes"
 #: Services of ours.
-OURS = ("migrate", "worker", "mirror", "traffic")
+OURS = ("migrate", "worker", "mirror", "relay", "traffic")
 #: The oldest version that is still supported somewhere, more or less: newer ones take what it takes.
 KUBERNETES = "1.30"
 
@@ -119,7 +119,7 @@ def test_our_containers_have_a_root_that_is_read_only_and_no_rights(name: str) -
 
 
 def test_nobody_writes_to_postgres_before_it_was_migrated() -> None:
-    for name in ("worker", "mirror"):
+    for name in ("worker", "mirror", "relay"):
         waits = services()[name]["depends_on"]["migrate"]
         assert waits == {"condition": "service_completed_successfully"}
     assert services()["migrate"]["restart"] == "no"
@@ -136,6 +136,7 @@ def test_monitoring_and_demo_are_asked_for() -> None:
         "migrate",
         "worker",
         "mirror",
+        "relay",
     ]
 
 

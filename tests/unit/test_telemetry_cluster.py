@@ -120,7 +120,7 @@ def test_what_is_not_known_is_not_told() -> None:
     assert not any(key[0].startswith(("mirror_", "workers_expected")) for key in found)
 
 
-def test_every_metric_of_the_cluster_is_told_with_its_labels_unless_it_is_pending() -> None:
+def test_every_metric_of_the_cluster_is_told_with_its_labels() -> None:
     numbers = ClusterNumbers(codes=Codes(["timeout"]), expected=3)
     numbers.snapshot = SEEN
     numbers.outbox = Depth(pending=2, lag_seconds=1.5)
@@ -128,10 +128,8 @@ def test_every_metric_of_the_cluster_is_told_with_its_labels_unless_it_is_pendin
     found = {family.name: family for family in text_string_to_metric_families(text)}
 
     for spec in of_scope(Scope.CLUSTER):
-        assert (spec.full_name in found) is not bool(spec.pending), spec.name
-        if not spec.pending:
-            assert found[spec.full_name].type == spec.kind
-            assert {name for one in found[spec.full_name].samples for name in one.labels} == set(spec.labels)
+        assert found[spec.full_name].type == spec.kind
+        assert {name for one in found[spec.full_name].samples for name in one.labels} == set(spec.labels)
 
 
 def test_a_gate_is_told_by_what_it_is_about() -> None:

@@ -16,8 +16,6 @@ def row(spec: Spec) -> str:
     for label, values in spec.values.items():
         listed = ", ".join(f"`{value}`" for value in values)
         said += f" {label}: {listed}."
-    if spec.pending:
-        said += " *Not collected yet.*"
     return f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {said} |"
 
 

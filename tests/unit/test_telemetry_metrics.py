@@ -419,7 +419,7 @@ def test_braces_and_spaces_in_a_label_survive_the_merge() -> None:
     ]
 
 
-def test_every_metric_of_a_worker_is_told_with_its_labels_unless_it_is_pending(metrics: Metrics) -> None:
+def test_every_metric_of_a_worker_is_told_with_its_labels(metrics: Metrics) -> None:
     retry = Retry(100, ErrorClass.TRANSIENT, "http_503", "text")
     settled = [told(Success()), told(retry), told(fail("bad_total"))]
     metrics.exchanged(settled, [b"OK"] * 3, settled, {"normal": 1})
@@ -433,11 +433,9 @@ def test_every_metric_of_a_worker_is_told_with_its_labels_unless_it_is_pending(m
     found = {family.name: family for family in text_string_to_metric_families(page(metrics))}
 
     for spec in of_scope(Scope.WORKER):
-        assert (spec.full_name in found) is not bool(spec.pending), spec.name
-        if not spec.pending:
-            family = found[spec.full_name]
-            assert family.type == spec.kind, spec.name
-            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
-            assert labels == set(spec.labels), spec.name
-            for label, values in spec.values.items():
-                assert {sample.labels[label] for sample in family.samples} <= set(values), spec.name
+        family = found[spec.full_name]
+        assert family.type == spec.kind, spec.name
+        labels = {name for sample in family.samples for name in sample.labels} - {"le"}
+        assert labels == set(spec.labels), spec.name
+        for label, values in spec.values.items():
+            assert {sample.labels[label] for sample in family.samples} <= set(values), spec.name

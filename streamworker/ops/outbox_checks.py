@@ -1,0 +1,84 @@
+"""Whether committed requests become jobs: what `doctor` says of the outbox, where it knows of a Postgres."""
+
+from __future__ import annotations
+
+from streamworker.core.durations import format_ms
+from streamworker.core.errors import ConfigurationError
+from streamworker.ops.checks import Finding, ok, problem, warning
+from streamworker.outbox.depth import MOST, Depth, measure
+from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
+from streamworker.settings import Settings
+
+#: Seconds that a request may wait for a relay.
+STUCK_AFTER = 60.0
+#: Seconds until Postgres must have answered.
+PATIENCE = 5.0
+
+
+async def outbox(settings: Settings) -> list[Finding]:
+    """Nothing where no Postgres is known, or it has no outbox."""
+    if settings.postgres_dsn is None:
+        return []
+    try:
+        depth = await _depth(settings.postgres_dsn, settings.namespace)
+    except (ConfigurationError, PostgresUnavailable) as error:
+        if isinstance(error, PostgresUnavailable) and error.kind == "schema":
+            return []
+        advice = "does STREAMWORKER_POSTGRES_DSN name the right server, and is it up?"
+        return [warning("outbox", f"it could not be looked at: {error}", advice)]
+    return judge(depth)
+
+
+async def _depth(dsn: str, namespace: str) -> Depth:
+    """Raises ConfigurationError or PostgresUnavailable."""
+    connection = await connect(dsn, timeout=PATIENCE, writes=False)
+    try:
+        return await measure(connection, namespace)
+    except Exception as error:
+        if passing(error):
+            raise unavailable(error) from error
+        raise
+    finally:
+        await connection.close()
+
+
+def judge(depth: Depth) -> list[Finding]:
+    """What is found, by how much waits and whether a relay has tried it."""
+    found = [_waiting(depth)]
+    if depth.refused:
+        found.append(
+            warning(
+                "outbox",
+                f"{_many(depth.refused)} requests were put aside: Redis does not take them",
+                "look with `streamworker outbox list --refused`, mend the cause, then `outbox retry`",
+            )
+        )
+    return found
+
+
+def _waiting(depth: Depth) -> Finding:
+    if not depth.pending:
+        return ok("outbox", "no request waits for a relay")
+    shown = f"{_many(depth.pending)} requests wait for a relay, the first for {_age(depth)}"
+    if depth.lag_seconds <= STUCK_AFTER:
+        return ok("outbox", shown)
+    if not depth.attempts:
+        return problem(
+            "outbox",
+            f"{shown}; no relay has tried it",
+            "start one: `streamworker outbox relay`, or workers with --with-relay",
+        )
+    why = depth.error or "Redis is away, or takes no jobs"
+    return problem(
+        "outbox",
+        f"{shown}; it was tried {depth.attempts} times: {why}",
+        "the log of the relay says what it meets; see also `streamworker outbox list`",
+    )
+
+
+def _many(count: int) -> str:
+    return f"{MOST} or more" if count >= MOST else str(count)
+
+
+def _age(depth: Depth) -> str:
+    return format_ms(round(depth.lag_seconds) * 1000)
