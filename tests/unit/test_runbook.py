@@ -210,6 +210,18 @@ def test_a_worker_of_one_slot_can_reserve_none() -> None:
     assert words(found, Step.CRITICAL) == ["slots priority --weight 16 --for 30m"]
 
 
+def test_what_was_done_is_not_proposed_again() -> None:
+    seen = Retries(200, 4000, {("ship", "timeout"): 120})
+    done = replace(
+        QUIET, lanes=(LATE, URGENT), retries=seen, favoured={"priority": "weight 16, by ann@ops"},
+        calmed={"ship": "waits times 3, by ann@ops"},
+    )  # fmt: skip
+
+    assert (why(diagnose(done))["critical"], why(diagnose(done))["retries"]) == ("favoured", "calmed")
+    assert words(diagnose(done), Step.CRITICAL) == words(diagnose(done), Step.RETRIES) == []
+    assert "by ann@ops" in diagnose(done).told(Step.CRITICAL).says[1]
+
+
 def test_slots_do_not_help_a_lane_that_waits_at_gates() -> None:
     found = diagnose(replace(QUIET, lanes=(LATE, replace(URGENT, ready=1, parked=49))))
 
@@ -249,6 +261,7 @@ def service(**facts: Any) -> Service:
         ({"ok": 30, "failed": 20}, "failing", ["pause dependency:carrier --for 10m"]),
         ({"running": 30}, "slow", ["pause dependency:carrier --for 10m"]),
         ({"running": 30, "limit": 30}, "slow", ["limits set concurrency:dependency:carrier 8 --for 30m"]),
+        ({"running": 30, "limit": 8}, "slow", []),
         ({"state": "open", "ok": 0, "failed": 20, "waiting": 900}, "open", []),
         ({"state": "half_open", "by": None}, "open", []),
         ({"ok": 1, "failed": 4}, "well", []),

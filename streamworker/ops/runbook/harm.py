@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamworker.ops.dlq.causes import Cause
-from streamworker.ops.runbook.answer import Command, State, Step, Told, listed, nameable
+from streamworker.ops.runbook.answer import Command, Kind, State, Step, Told, listed, nameable
 from streamworker.ops.runbook.case import ACUTE, FOR, SURGE, SURGE_RATE, Case, Illness
 from streamworker.ops.runbook.sight import Service
 from streamworker.ops.runbook.words import counted, pace
@@ -32,9 +32,10 @@ def dependency(case: Case) -> Told:
         return Told(Step.DEPENDENCY, State.OK, "well", (f"No dependency is ill: {calls}.",), tuple(commands))
     says = tuple(_says(case, service, illness) for service, illness in ill)
     acute = [(service, illness) for service, illness in ill if illness in ACUTE]
-    commands += [_remedy(case, *each) for each in acute if nameable(each[0].name)]
+    remedies = [_remedy(case, *each) for each in acute if nameable(each[0].name)]
+    commands += [each for each in remedies if each is not None]
     _, worst = (acute or ill)[0]
-    state = State.ACT if acute else State.LOOK
+    state = State.ACT if any(each.kind is Kind.CHANGE for each in commands) else State.LOOK
     return Told(Step.DEPENDENCY, state, str(worst), says, tuple(commands))
 
 
@@ -51,15 +52,22 @@ def _says(case: Case, service: Service, illness: Illness) -> str:
         case Illness.FAILING:
             return f"{service.name} fails: {calls}."
         case Illness.SLOW:
+            limited = "" if service.limit is None else f" ({service.limit} may run at once)"
+            slots, waiting = counted(case.sight.slots, "slot"), counted(case.sight.ready, "job")
             return (
-                f"{service.name} hangs: jobs that use it hold {service.running} of "
-                f"{counted(case.sight.slots, 'slot')}, while {counted(case.sight.ready, 'job')} wait for one."
+                f"{service.name} hangs: jobs that use it hold {service.running} of {slots}{limited}, "
+                f"while {waiting} wait for one."
             )
 
 
-def _remedy(case: Case, service: Service, illness: Illness) -> Command:
-    """Call it less where it has a limit and answers at all; else leave it alone for a while."""
+def _remedy(case: Case, service: Service, illness: Illness) -> Command | None:
+    """Call it less where it has a limit and answers at all; else leave it alone for a while.
+
+    None: it is called less already, and what is under way has to end.
+    """
     fewer = max(1, int(PART * case.sight.slots))
+    if service.limit is not None and service.limit <= fewer and illness is Illness.SLOW:
+        return None
     if service.limit is not None and fewer < service.limit and service.failed_share < MOST_FAIL:
         words = ("limits", "set", f"concurrency:dependency:{service.name}", str(fewer), "--for", FOR)
         return case.change(*words, why=f"{service.name} {_is(illness)}, so fewer call it at once")
@@ -86,9 +94,13 @@ def retries(case: Case) -> Told:
             says.append(f"{task} uses {listed(ill)}: see step {Step.DEPENDENCY.number}.")
         if not nameable(task):
             says.append("Its name cannot be typed: pause its lane.")
+        elif task in case.sight.calmed:
+            says.append(f"Its retries are set already ({case.sight.calmed[task]}), for what is decided anew.")
         elif task not in commands:
             words = ("retries", task, "--multiply", "3", "--jitter", "0.3", "--for", FOR)
             commands[task] = case.change(*words, why=f"a storm of retries of {task} with {code}")
+    if all(task in case.sight.calmed for task, _, _ in case.storms):
+        return Told(Step.RETRIES, State.LOOK, "calmed", tuple(says), (look,))
     return Told(Step.RETRIES, State.ACT, "storm", tuple(says), (look, *commands.values()))
 
 

@@ -18,6 +18,11 @@ def held(settings: Iterable[Setting]) -> tuple[Held, ...]:
     )
 
 
+def values(topic: str, settings: Iterable[Setting]) -> dict[str, str]:
+    """What is set of one topic, and by whom, by name."""
+    return {one.name: f"{one.spoken()}, by {one.by}" for one in settings if one.topic == topic}
+
+
 def way_back_of(topic: str, name: str) -> tuple[str, ...] | None:
     """The words that take a setting of that topic back; None for one of a newer version."""
     match topic:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from streamworker.core.gates import GateKind
 from streamworker.core.limits import DEPENDENCY_SCOPE
 from streamworker.ops import breakers, inspect, overload, settings, top, tune
-from streamworker.ops.runbook.held import held
+from streamworker.ops.runbook.held import held, values
 from streamworker.ops.runbook.samples import crowds, letters, retries
 from streamworker.ops.runbook.sight import Service, Sight
 from streamworker.ops.snapshot import Snapshot
@@ -44,6 +44,7 @@ async def look(queue: Queue, seconds: float = BETWEEN) -> Sight:
     found = await breakers.breakers(queue)
     slots = [worker["concurrency"] or 0 for worker in workers]
     passed = now.at - before.at
+    set_now = await settings.settings(queue)
     died = await letters(queue, round(now.at * 1000))
     return Sight(
         app=queue.settings.namespace,
@@ -62,7 +63,9 @@ async def look(queue: Queue, seconds: float = BETWEEN) -> Sight:
         retries=await retries(queue),
         letters=replace(died, total=frame.dead, a_second=frame.dying or 0.0),
         keyed=frozenset(task for task, one in declared.items() if one.key is not None),
-        held=held(await settings.settings(queue)),
+        held=held(set_now),
+        favoured=values("slots", set_now),
+        calmed=values("retries", set_now),
     )
 
 

@@ -98,6 +98,8 @@ class Sight:
     letters: Letters = field(default_factory=Letters)
     keyed: frozenset[str] = frozenset()  # tasks with a key template, so that a second run can be told
     held: tuple[Held, ...] = ()
+    favoured: Mapping[str, str] = field(default_factory=dict)  # lanes whose slots are set: to what, by whom
+    calmed: Mapping[str, str] = field(default_factory=dict)  # tasks whose retries are set
 
     @property
     def in_flight(self) -> int:

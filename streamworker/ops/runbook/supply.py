@@ -141,6 +141,11 @@ def critical(case: Case) -> Told:
     if not sight.serving.get(name):
         says.append("Nobody serves it: start workers first.")
         return Told(Step.CRITICAL, State.ACT, "not_served", tuple(says))
+    if name in sight.favoured:
+        says.append(f"Its slots are set already ({sight.favoured[name]}): they come as other jobs end.")
+        return Told(
+            Step.CRITICAL, State.LOOK, "favoured", tuple(says), (case.look("slots", why="the shares"),)
+        )
     says.append("Running jobs go on; the next free slots are its.")
     # Others may have reserved too much for it: then all reservations shrink alike, rather than none helping.
     reserved = ("--reserved", str(sight.least // 2), "--clamp") if sight.least > 1 else ()
