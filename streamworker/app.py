@@ -292,6 +292,14 @@ class App:
             uses=uses,
             coalesce=Coalesce.of(coalesce),
             duplicate_on=duplicate_on or {},
+            of_lane=tuple(
+                what
+                for what, own, given in (
+                    ("retry", retry, defaults.retry),
+                    ("timeout", timeout, defaults.timeout),
+                )
+                if own is None and given is not None
+            ),
         )
         task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
         _check_merging(task)

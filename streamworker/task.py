@@ -277,6 +277,7 @@ class Policy:
     uses: tuple[str, ...] = ()  # names of the dependencies that it calls
     coalesce: Coalesce | None = None  # how its jobs are merged
     duplicate_on: DuplicateOn = field(default_factory=dict)  # errors that mean that the effect is there
+    of_lane: tuple[str, ...] = ()  # of `retry` and `timeout`, those that its lane declares for it
 
     @classmethod
     def of(
@@ -298,6 +299,7 @@ class Policy:
         uses: Sequence[str] = (),
         coalesce: Coalesce | None = None,
         duplicate_on: DuplicateOn | None = None,
+        of_lane: tuple[str, ...] = (),
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
         retry = retry or Retry()
@@ -333,6 +335,7 @@ class Policy:
             tuple(uses),
             coalesce,
             check_duplicate_on(name, duplicate_on or {}),
+            of_lane,
         )
 
     def warnings(self, task: str) -> list[str]:
@@ -466,6 +469,7 @@ class Task(Generic[P, R]):
             cron=None if cron is None else CronSpec(cron.schedule.spec, cron.schedule.tz, cron.overlap),
             gates=policy.gates,
             coalesce=policy.coalesce,
+            of_lane=policy.of_lane,
         )
 
     def moment(self, tick_ms: int | None) -> datetime | None:

@@ -171,7 +171,7 @@ def set_limit(
     if not known:
         say(f"warning: no task of {settings.namespace} declares {name}; it will hold if one does")
     if as_json:
-        emit_json({"name": name, "set": tune.plain(kind, figures), "for": duration, "known": known})
+        emit_json({"name": name, "set": tune.plain(kind, figures), "known": known})
     else:
         said = tune.spoken(kind, figures)
         until = f"until: streamworker limits reset {name}" if duration is None else f"for {duration}"

@@ -63,6 +63,8 @@ class Declaration:
     cron: CronSpec | None = None
     gates: tuple[Gate, ...] = ()
     coalesce: Coalesce | None = None
+    #: Of `retry` and `timeout`, those that come from its lane.
+    of_lane: tuple[str, ...] = ()
     #: Which change of the manifest wrote it; 0 for one that was not read from there.
     number: int = 0
     template: KeyTemplate | None = None
@@ -93,6 +95,8 @@ class Declaration:
             raw["gates"] = [[gate.kind, gate.scope, gate.figures] for gate in self.gates]
         if self.coalesce is not None:
             raw["coalesce"] = self.coalesce.raw()
+        if self.of_lane:
+            raw["of_lane"] = self.of_lane
         return orjson.dumps(raw, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
@@ -119,6 +123,7 @@ class Declaration:
                 Gate(GateKind(kind), scope, figures) for kind, scope, figures in raw.get("gates", ())
             ),
             coalesce=_coalesce(raw.get("coalesce")),
+            of_lane=tuple(raw.get("of_lane") or ()),
             number=int(number),
         )
         template = None if found.key is None else KeyTemplate.parse(found.key, found.arguments, what="key")

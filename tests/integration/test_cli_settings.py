@@ -10,12 +10,15 @@ import pytest
 from streamworker.core.breaker import Breaker
 from streamworker.core.gates import breaker_of
 from streamworker.store import scripts
+from streamworker.store.manifest import Declaration
 from tests.integration.cli_desk import Desk
 from tests.integration.test_cli_overload import audit, declare
+from tests.integration.test_explain import publish
 from tests.servers import BenchServer
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 LIMIT = "rate:task:mail"
+GATE = breaker_of("carrier")
 HOSTILE = "\x1b[31mred\x1b[0m\tfor=1;for=5 `$(reboot)`\nsecond line"
 
 
@@ -368,7 +371,9 @@ def test_lanes_and_explain_show_what_is_in_force_and_where_it_comes_from(desk: D
     desk.call("slots", "normal", "--weight", "7", "--for", "10m", "--reason", "late")
     desk.call("retries", "add", "--multiply", "3", "--reason", "calm")
     desk.call("throttle", "lane:normal", "--rate", "100/s", "--reason", "flood")
-    job_id = desk.put("add")
+    desk.call("breakers", "open", "carrier", "--reason", "repairs")
+    publish(desk, add=Declaration("normal", timeout=20.0, retry="30s, 2m", of_lane=("retry",)))
+    job_id = desk.put("add", gates=f"0 {GATE}|{Breaker().figures}")
 
     lane = next(one for one in desk.json("lanes") if one["lane"] == "normal")
     policy = {rule["what"]: rule for rule in desk.json("explain", job_id, "--sample", "0")["policy"]}
@@ -380,5 +385,9 @@ def test_lanes_and_explain_show_what_is_in_force_and_where_it_comes_from(desk: D
     assert "@" in policy["slots"]["source"]
     assert policy["retries"]["value"] == "back-off times 3"
     assert "calm" in policy["retries"]["source"]
+    assert policy["retry"]["source"] == "its lane, as workers declared it"
+    assert policy["timeout"]["source"] == "its task, as workers published it"
+    assert policy[GATE]["value"] == "open"
+    assert "repairs" in policy[GATE]["source"]
     assert policy["throttle lane:normal"]["value"].startswith("100 per 1s")
     assert "flood" in policy["throttle lane:normal"]["source"]

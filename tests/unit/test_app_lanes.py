@@ -9,6 +9,7 @@ import pytest
 from streamworker import App, ConfigurationError, Context, Lane, PayloadTooLarge, Retry, Route
 from streamworker.core.codec import PAYLOAD_LIMIT_BYTES
 from streamworker.store import routing
+from streamworker.store.manifest import Declaration
 from streamworker.task import DEFAULT_TIMEOUT
 
 
@@ -92,6 +93,9 @@ def test_a_lane_has_defaults_for_its_tasks() -> None:
     assert (slow.timeout, slow.retry) == (3600.0, retry)
     assert (own.timeout, own.retry) == (5.0, Retry.never())
     assert (normal.timeout, normal.retry) == (DEFAULT_TIMEOUT, Retry())
+    assert [each.of_lane for each in (slow, own, normal)] == [("retry", "timeout"), (), ()]
+    declared = shop.declarations()["slow"]
+    assert Declaration.decode("slow", b"1 " + declared.encode()).of_lane == ("retry", "timeout")
 
 
 def test_the_published_rules_decide_as_the_app_does() -> None:

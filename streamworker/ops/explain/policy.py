@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from streamworker.core import durations
 from streamworker.core.gates import GateKind, words_of
+from streamworker.core.lane import BACKLOG
 from streamworker.core.overrides import EVERY_TASK
 from streamworker.ops.explain.answer import Rule
 from streamworker.ops.explain.scene import Scene, said_by
+from streamworker.ops.history import iso
 from streamworker.ops.tune import spoken
+from streamworker.store.manifest import Declaration
 
 TASK, LANE, PRODUCER = "its task, as workers published it", "its lane, as workers declared it", "its producer"
 
@@ -20,8 +23,12 @@ def effective(scene: Scene) -> list[Rule]:
         routed = "its task" if declared.lane == record.lane else "its producer or a rule of the router"
         rules += [
             Rule("lane", record.lane, routed),
-            Rule("retry", declared.retry or "-", TASK),
-            Rule("timeout", durations.format_ms(round(declared.timeout * 1000)), TASK),
+            Rule("retry", declared.retry or "-", _source(declared, "retry")),
+            Rule(
+                "timeout",
+                durations.format_ms(round(declared.timeout * 1000)),
+                _source(declared, "timeout"),
+            ),
             Rule("starts", f"{record.starts} of {record.number('ms') or declared.max_starts}", TASK),
         ]
     rules += _slots(scene)
@@ -36,6 +43,8 @@ def effective(scene: Scene) -> list[Rule]:
     for scope in (f"lane:{record.lane}", f"task:{record.task}", f"tenant:{record.text('tn')}"):
         if scope in scene.pauses:
             rules.append(Rule(scope, scene.pauses[scope].state, said_by(scene.pauses[scope])))
+    if record.entry is not None and record.entry[0] == "b" and ("drain", BACKLOG) in scene.settings:
+        rules.append(_set(scene, "drain", "drain", BACKLOG))
     for scope in (f"lane:{record.lane}", f"tenant:{record.text('tn')}"):
         if ("throttle", scope) in scene.settings:
             rules.append(_set(scene, f"throttle {scope}", "throttle", scope))
@@ -46,7 +55,11 @@ def _set(scene: Scene, what: str, topic: str, name: str) -> Rule:
     """What an operator has set, as it stands."""
     setting = scene.settings[topic, name]
     until = "" if setting.until is None else f", {scene.until(setting.until)} no more"
-    return Rule(what, setting.spoken(), f"set {said_by(setting)}{until}")
+    return Rule(what, setting.spoken(), f"an operator, {said_by(setting)}{until}")
+
+
+def _source(declared: Declaration, what: str) -> str:
+    return LANE if what in declared.of_lane else TASK
 
 
 def _slots(scene: Scene) -> list[Rule]:
@@ -61,6 +74,11 @@ def _slots(scene: Scene) -> list[Rule]:
 
 def _gate(scene: Scene, name: str, figures: str, limit: str) -> Rule:
     kind = name.partition(":")[0]
+    breaker = scene.breakers.get(name)
+    if breaker is not None and breaker.by is not None:
+        until = "" if breaker.until is None else f", {scene.until(breaker.until)} no more"
+        why = "" if breaker.reason in ("", "-") else f": {breaker.reason}"
+        return Rule(name, breaker.state, f"an operator, by {breaker.by} at {iso(breaker.since)}{why}{until}")
     for known in (name, limit):
         found = scene.limits.get(known)
         if ("limit", known) in scene.settings:
