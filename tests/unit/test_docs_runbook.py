@@ -11,6 +11,7 @@ from streamworker.cli.walk import text_of
 from streamworker.core.lane import BACKLOG
 from streamworker.ops.runbook import AIM, TITLES, Kind, Step, diagnose
 from streamworker.ops.runbook.sight import Crowd, Service
+from streamworker.ops.runbook.whys import WHYS
 from tests.unit.documentation import DOCS, REPOSITORY, check_generated, section
 from tests.unit.documentation import text_of as page_text
 from tests.unit.test_docs import anchors
@@ -57,6 +58,13 @@ def test_what_it_says_in_an_incident_is_shown() -> None:
     told = [text_of(each, *Kind) for each in diagnose(INCIDENT).steps[:5]]
 
     check_generated(PAGE, "walk", "\n".join(["```text", "\n\n".join([f"shop: {AIM}", *told]), "```"]))
+
+
+def test_the_words_for_programs_are_listed() -> None:
+    rows = [f"| `{step}` | `{why}` | {text} |" for step, whys in WHYS.items() for why, text in whys.items()]
+
+    assert list(WHYS) == list(Step)
+    check_generated(PAGE, "whys", "\n".join(["| step | `why` | |", "| --- | --- | --- |", *rows]))
 
 
 def test_each_step_has_its_section() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from streamworker.ops.runbook import closing, harm, supply
-from streamworker.ops.runbook.answer import AIM, TITLES, Command, Diagnosis, Kind, State, Step, Told
+from streamworker.ops.runbook.answer import AIM, TITLES, Command, Diagnosis, Kind, State, Told
 from streamworker.ops.runbook.case import judge
 from streamworker.ops.runbook.sight import Sight
+from streamworker.ops.runbook.whys import Step
 
 __all__ = ["AIM", "TITLES", "Command", "Diagnosis", "Kind", "Sight", "State", "Step", "Told", "diagnose"]
 

@@ -10,27 +10,9 @@ from typing import Any
 
 from streamworker.core.text import visible
 from streamworker.ops.runbook.sight import Sight
+from streamworker.ops.runbook.whys import WHYS, Step
 
 AIM = "Restore stability first, throughput later: cut the supply before you add workers."
-
-
-class Step(StrEnum):
-    """The nine steps, in their order; the value is what `--yes` takes."""
-
-    LANE = "lane"
-    DEPENDENCY = "dependency"
-    THROTTLE = "throttle"
-    CRITICAL = "critical"
-    DRAIN = "drain"
-    RETRIES = "retries"
-    LETTERS = "letters"
-    REPLAY = "replay"
-    NOTE = "note"
-
-    @property
-    def number(self) -> int:
-        """From 1."""
-        return list(Step).index(self) + 1
 
 
 TITLES: Mapping[Step, str] = {
@@ -93,6 +75,10 @@ class Told:
     why: str
     says: tuple[str, ...]
     commands: tuple[Command, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.why not in WHYS[self.step]:
+            raise ValueError(f"step {self.step} comes to none of {', '.join(WHYS[self.step])}: {self.why!r}")
 
     def of(self, *kinds: Kind) -> list[Command]:
         """Its commands of these kinds."""

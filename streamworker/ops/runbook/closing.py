@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from streamworker.ops.runbook.answer import State, Step, Told
+from streamworker.ops.runbook.answer import State, Told
 from streamworker.ops.runbook.case import Case
+from streamworker.ops.runbook.whys import Step
 from streamworker.ops.runbook.words import counted
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from streamworker.ops.dlq.causes import Cause
-from streamworker.ops.runbook.answer import Command, Kind, State, Step, Told, listed, nameable
+from streamworker.ops.runbook.answer import Command, Kind, State, Told, listed, nameable
 from streamworker.ops.runbook.case import ACUTE, FOR, SURGE, SURGE_RATE, Case, Illness
 from streamworker.ops.runbook.sight import Service
+from streamworker.ops.runbook.whys import Step
 from streamworker.ops.runbook.words import counted, pace
 
 #: How long a dependency that fails is left alone.

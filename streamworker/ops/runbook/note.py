@@ -9,8 +9,9 @@ from typing import Any
 
 from streamworker.core.text import visible
 from streamworker.ops.history import iso
-from streamworker.ops.runbook.answer import AIM, TITLES, Command, Diagnosis, Kind, Step
+from streamworker.ops.runbook.answer import AIM, TITLES, Command, Diagnosis, Kind
 from streamworker.ops.runbook.sight import Sight
+from streamworker.ops.runbook.whys import Step
 from streamworker.ops.runbook.words import pace, span
 from streamworker.ops.top import LaneRow
 from streamworker.postgres.entries import Action

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from streamworker.core.lane import BACKLOG
 from streamworker.ops.overload import Rate
-from streamworker.ops.runbook.answer import Command, State, Step, Told, listed, nameable
+from streamworker.ops.runbook.answer import Command, State, Told, listed, nameable
 from streamworker.ops.runbook.case import FOR, Case
+from streamworker.ops.runbook.whys import Step
 from streamworker.ops.runbook.words import counted, flow, pace, rate, span
 
 #: Part of all slots in use from which on they count as full.
