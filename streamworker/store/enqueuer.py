@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from streamworker.core.errors import EnqueueRejected, OutcomeUnknown, StreamworkerError
 from streamworker.store import scripts
@@ -25,6 +25,51 @@ from streamworker.store.placing import (
 from streamworker.store.scripts import NewJob
 
 _Waiting = tuple[NewJob, "asyncio.Future[Placed]"]
+
+
+class _Chunk(Protocol):
+    """Jobs that travel in one call, and whoever waits for what becomes of them."""
+
+    @property
+    def jobs(self) -> Sequence[NewJob]: ...
+
+    def resolve(self, placed: list[Placed]) -> None: ...
+
+    def refuse(self, error: Exception) -> None: ...
+
+
+class _Apart:
+    """Jobs of many callers, of whom each waits for one."""
+
+    def __init__(self, waiting: Sequence[_Waiting]) -> None:
+        self._waiting = waiting
+        self.jobs = [job for job, _ in waiting]
+
+    def resolve(self, placed: list[Placed]) -> None:
+        for (_, future), one in zip(self._waiting, placed, strict=True):
+            if not future.done():
+                future.set_result(one)
+
+    def refuse(self, error: Exception) -> None:
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+class _Together:
+    """Jobs of one caller, who waits for all of them: a future for each would cost more than their replies."""
+
+    def __init__(self, jobs: Sequence[NewJob], loop: asyncio.AbstractEventLoop) -> None:
+        self.jobs = jobs
+        self.placed: asyncio.Future[list[Placed]] = loop.create_future()
+
+    def resolve(self, placed: list[Placed]) -> None:
+        if not self.placed.done():
+            self.placed.set_result(placed)
+
+    def refuse(self, error: Exception) -> None:
+        if not self.placed.done():
+            self.placed.set_exception(error)
 
 
 class Enqueuer:
@@ -54,10 +99,10 @@ class Enqueuer:
     def _flush(self) -> None:
         self._scheduled = False
         pending, self._pending = self._pending, []
-        for chunk in _chunks(pending):
-            self._send(chunk)
+        for waiting in chunked(pending, lambda one: one[0]):
+            self._send(_Apart(waiting))
 
-    def _send(self, chunk: Sequence[_Waiting]) -> None:
+    def _send(self, chunk: _Chunk) -> None:
         if not self._caller.link.connected:
             self._persist(chunk, sent=False)
             return
@@ -65,7 +110,7 @@ class Enqueuer:
         reply = self._caller.link.send_script(call.script, self._caller.tag, *call.argv)
         reply.add_done_callback(partial(self._answered, chunk))
 
-    def _answered(self, chunk: Sequence[_Waiting], reply: asyncio.Future[Any]) -> None:
+    def _answered(self, chunk: _Chunk, reply: asyncio.Future[Any]) -> None:
         if reply.cancelled():
             self._persist(chunk, sent=True)
         elif (error := reply.exception()) is None:
@@ -79,14 +124,14 @@ class Enqueuer:
             script = scripts.enqueue(clock="", rows=()).script
             _refuse(chunk, ReplyError(script.locate(str(error))))
 
-    def _persist(self, chunk: Sequence[_Waiting], *, sent: bool) -> None:
+    def _persist(self, chunk: _Chunk, *, sent: bool) -> None:
         """Send again until answered: the same job ids get the same disposition."""
         task = self._loop.create_task(self._resend(chunk, sent))
         self._resending.add(task)
         task.add_done_callback(self._resending.discard)
 
-    async def _resend(self, chunk: Sequence[_Waiting], sent: bool) -> None:
-        job_ids = [job.job_id for job, _ in chunk]
+    async def _resend(self, chunk: _Chunk, sent: bool) -> None:
+        job_ids = [job.job_id for job in chunk.jobs]
         try:
             replies = await self._until_restored(chunk, job_ids, sent)
         except StreamworkerError as error:
@@ -94,7 +139,7 @@ class Enqueuer:
         else:
             _resolve(chunk, replies)
 
-    async def _until_restored(self, chunk: Sequence[_Waiting], job_ids: list[str], sent: bool) -> list[bytes]:
+    async def _until_restored(self, chunk: _Chunk, job_ids: list[str], sent: bool) -> list[bytes]:
         """The replies, once Redis has its data again. Raises EnqueueRejected when that takes too long."""
         until = self._loop.time() + self._caller.patience
         attempt = 0
@@ -108,8 +153,8 @@ class Enqueuer:
                 raise OutcomeUnknown(job_ids) if sent else restoring()
             await asyncio.sleep(pause)
 
-    def _call(self, chunk: Sequence[_Waiting]) -> scripts.Call:
-        return enqueue_call((job for job, _ in chunk), self._marker.known)
+    def _call(self, chunk: _Chunk) -> scripts.Call:
+        return enqueue_call(chunk.jobs, self._marker.known)
 
     async def place(self, jobs: Sequence[NewJob], *, wait: float = 0.0) -> list[Placed]:
         """Place a list; what is refused is sent again for up to `wait` seconds. Errors as in `add`."""
@@ -130,18 +175,13 @@ class Enqueuer:
 
         When a call fails, those before it stand: enqueuing the same jobs again changes nothing for them.
         """
-        chunks = _chunks([(job, self._loop.create_future()) for job in jobs]) if jobs else []
+        chunks = [_Together(part, self._loop) for part in chunked(jobs, _itself)] if jobs else []
         window = asyncio.Semaphore(2)
 
-        async def send(chunk: Sequence[_Waiting]) -> list[Placed]:
+        async def send(chunk: _Together) -> list[Placed]:
             async with window:
                 self._send(chunk)
-                await asyncio.wait([future for _, future in chunk])
-                errors = [future.exception() for _, future in chunk]  # retrieved, all of them
-                for error in errors:
-                    if error is not None:
-                        raise error
-                return [future.result() for _, future in chunk]
+                return await chunk.placed
 
         placed = await asyncio.gather(*(send(chunk) for chunk in chunks), return_exceptions=True)
         for part in placed:
@@ -157,21 +197,17 @@ class Enqueuer:
             await asyncio.wait(self._resending)
 
 
-def _chunks(pending: Sequence[_Waiting]) -> list[Sequence[_Waiting]]:
-    return chunked(pending, lambda waiting: waiting[0])
+def _itself(job: NewJob) -> NewJob:
+    return job
 
 
-def _resolve(chunk: Sequence[_Waiting], replies: list[bytes]) -> None:
-    for (job, future), reply in zip(chunk, replies, strict=True):
-        placed = answered(job, reply)
-        if not future.done():
-            future.set_result(placed)
+def _resolve(chunk: _Chunk, replies: list[bytes]) -> None:
+    chunk.resolve([answered(job, reply) for job, reply in zip(chunk.jobs, replies, strict=True)])
 
 
-def _refuse(chunk: Sequence[_Waiting], error: Exception) -> None:
+def _refuse(chunk: _Chunk, error: Exception) -> None:
     error = refusal(error)
-    for job, future in chunk:
+    for job in chunk.jobs:
         if job.sending is not None:
             job.sending.ended(None, error)
-        if not future.done():
-            future.set_exception(error)
+    chunk.refuse(error)

@@ -33,6 +33,8 @@ class Placed:
     @classmethod
     def parse(cls, reply: bytes, job: NewJob) -> Placed:
         """From the reply to one row of `enqueue`."""
+        if reply == b"ACCEPTED":
+            return cls(job.job_id, Disposition.ACCEPTED)
         word, *rest = reply.decode().split(" ")
         disposition = Disposition(word)
         if disposition in (Disposition.DUPLICATE, Disposition.CONFLICT):
