@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,6 @@ from streamworker.store.depths import now_ms, oldest_ms
 from streamworker.store.events import Transition, pairs
 from streamworker.store.queue import Queue
 
-#: Keys that one step of a scan asks for.
-SCAN_COUNT = 1000
 #: Counters in `stats` that name a lane.
 _DEPTHS = ("queued:", "turned:", "parked:", "scheduled:", "in_flight:")
 #: What of them is a lane's depth: jobs that wait for their turn.
@@ -315,26 +314,21 @@ async def _oldest_age(queue: Queue, lane: str, now: int, parked: int | None) -> 
 async def workers(queue: Queue) -> list[dict[str, Any]]:
     """`workers --json`: the workers that gave a sign of life within two leases, oldest first.
 
-    `started_at` is by the worker's own clock. Scans the key space, which takes a while with millions of jobs.
+    `started_at` is by the worker's own clock.
     """
-    prefix = queue.keys.worker("")
-    found: list[dict[str, Any]] = []
-    cursor = b"0"
-    names: set[str] = set()
-    while True:
-        cursor, keys = await queue.caller.command(
-            "SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", SCAN_COUNT, "TYPE", "hash"
+    command, keys = queue.caller.command, queue.keys
+    ids = sorted(name.decode() for name in await command("HKEYS", keys.workers))
+    raw = await asyncio.gather(*(command("HGETALL", keys.worker(each)) for each in ids))
+    left = await asyncio.gather(*(command("PTTL", keys.worker(each)) for each in ids))
+    found = [
+        _worker(
+            each,
+            {field.decode(): value.decode("utf-8", "replace") for field, value in pairs(flat).items()},
+            int(left_ms),
         )
-        names.update(key.decode() for key in keys)
-        if int(cursor) == 0:
-            break
-    for name in sorted(names):
-        raw = pairs(await queue.caller.command("HGETALL", name))
-        fields = {field.decode(): value.decode("utf-8", "replace") for field, value in raw.items()}
-        if not fields:  # gone since the scan
-            continue
-        left_ms = int(await queue.caller.command("PTTL", name))
-        found.append(_worker(name[len(prefix) :], fields, left_ms))
+        for each, flat, left_ms in zip(ids, raw, left, strict=True)
+        if flat  # else it is gone
+    ]
     return sorted(found, key=lambda each: (each["started_at"] or "", each["id"]))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streamworker.core.outcome import Success
+from streamworker.store import scripts
 from tests.integration.cli_desk import LEASE_MS, Desk
 from tests.servers import BenchServer
 
@@ -85,11 +86,15 @@ def test_a_claim_that_nobody_takes_over_is_a_problem(desk: Desk) -> None:
     assert findings(desk, "claims")[0]["severity"] == "problem"
 
 
+def worker(desk: Desk, name: str, version: str, lease_ms: int) -> None:
+    """One that lives."""
+    facts = ("lanes", "normal", "version", version, "lease_ms", str(lease_ms))
+    desk.run(scripts.session(worker=name, own=0, liveness_ms=60_000, rows=facts))
+
+
 def test_workers_that_differ_are_named(desk: Desk) -> None:
     for number, (version, lease) in enumerate([("1.0", 30_000), ("1.0", 30_000), ("1.1", 5_000)]):
-        key = desk.keys.worker(f"w{number}")
-        desk.redis.hset(key, mapping={"lanes": "normal", "version": version, "lease_ms": lease})
-        desk.redis.expire(key, 60)
+        worker(desk, f"w{number}", version, lease)
 
     versions, leases = findings(desk, "fleet")
 
@@ -98,8 +103,7 @@ def test_workers_that_differ_are_named(desk: Desk) -> None:
 
 
 def test_another_lease_than_the_fleet_has_is_named(desk: Desk) -> None:
-    desk.redis.hset(desk.keys.worker("w1"), mapping={"lanes": "normal", "version": "1", "lease_ms": 5_000})
-    desk.redis.expire(desk.keys.worker("w1"), 60)
+    worker(desk, "w1", "1", 5_000)
 
     (row,) = findings(desk, "fleet")
 

@@ -16,7 +16,7 @@ from streamworker.core.states import ErrorClass, Reason
 from streamworker.request import Options, new_job
 from streamworker.store import scripts
 from tests.integration.cli_desk import Desk
-from tests.servers import BenchServer
+from tests.servers import BenchServer, ServerFactory
 
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -470,6 +470,18 @@ def test_workers_are_those_who_are_alive(any_desk: Desk) -> None:
     )
     # The lanes of a worker are known before they had a job.
     assert [row["lane"] for row in any_desk.json("lanes")] == ["normal", "priority"]
+
+
+def test_workers_are_found_without_a_look_at_all_keys(own_valkey: ServerFactory, namespace: str) -> None:
+    server = own_valkey()
+    with Desk(server.url, namespace) as desk:
+        for name in ("here", "gone"):
+            desk.run(scripts.session(worker=name, own=0, liveness_ms=60_000, rows=["app", "shop"]))
+        desk.redis.delete(desk.keys.worker("gone"))
+
+        assert [worker["id"] for worker in desk.json("workers")] == ["here"]
+
+        assert "cmdstat_scan" not in desk.redis.info("commandstats")
 
 
 def test_no_workers(desk: Desk) -> None:
