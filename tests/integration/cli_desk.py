@@ -84,7 +84,7 @@ class Desk:
         """Enqueue a job and return its id."""
         job = replace(new_job(task, args or {}, Options.of(lane=lane, **options)), gates=gates)
         (reply,) = self.run(scripts.enqueue(clock="", rows=job.row()))
-        assert reply.split()[0] in (b"ACCEPTED", b"SCHEDULED")
+        assert reply.split()[0] in (b"ACCEPTED", b"SCHEDULED", b"PARKED")
         return job.job_id
 
     def claim(self, count: int = 1, *, lane: str = "normal", worker: str = "w1") -> list[Claim]:

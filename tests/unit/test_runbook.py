@@ -383,6 +383,66 @@ def test_what_operators_have_set_is_taken_back_by_hand() -> None:
     assert words(found, Step.NOTE, Kind.LATER) == ["throttle tenant:acme --off"]
 
 
+@pytest.mark.parametrize(
+    ("step", "below", "above"),
+    [
+        (
+            Step.LANE,
+            {"lanes": (row("normal", ready=1, oldest=10.0),)},
+            {"lanes": (row("normal", ready=1, oldest=10.1),)},
+        ),
+        (
+            Step.LANE,
+            {"lanes": (row("normal", ready=99, target=None, came_in=9.0),)},
+            {"lanes": (row("normal", ready=100, target=None, came_in=9.0),)},
+        ),
+        (
+            Step.DEPENDENCY,
+            {"lanes": (LATE,), "services": (service(running=19),)},
+            {"lanes": (LATE,), "services": (service(running=20),)},
+        ),
+        (
+            Step.DEPENDENCY,
+            {"services": (service(ok=81, failed=19),)},
+            {"services": (service(ok=80, failed=20),)},
+        ),
+        (
+            Step.DEPENDENCY,
+            {"services": (service(failed=9),)},
+            {"services": (service(failed=10),)},
+        ),
+        (
+            Step.THROTTLE,
+            {"lanes": (replace(LATE, came_in=1.0),), "crowds": {"normal": Crowd({"acme": 2000})}},
+            {"lanes": (replace(LATE, came_in=1.0),), "crowds": {"normal": Crowd({"acme": 2001})}},
+        ),
+        (
+            Step.RETRIES,
+            {"retries": Retries(49, 49, {("ship", "boom"): 49})},
+            {"retries": Retries(50, 50, {("ship", "boom"): 50})},
+        ),
+        (
+            Step.RETRIES,
+            {"retries": Retries(500, 5000, {("ship", "boom"): 124})},
+            {"retries": Retries(500, 5000, {("ship", "boom"): 125})},
+        ),
+        (
+            Step.LETTERS,
+            {"letters": Letters(19, 0.4, (cause("ship", "boom", 19),))},
+            {"letters": Letters(20, 0.4, (cause("ship", "boom", 20),))},
+        ),
+        (Step.LETTERS, {"letters": Letters(5, 0.4)}, {"letters": Letters(5, 0.5)}),
+    ],
+)
+def test_a_mark_is_passed_where_it_is_and_not_before(
+    step: Step, below: dict[str, Any], above: dict[str, Any]
+) -> None:
+    calm = {"quiet", "well", "nothing_to_cut", "calm", "some"}
+
+    assert diagnose(replace(QUIET, **below)).told(step).why in calm
+    assert diagnose(replace(QUIET, **above)).told(step).why not in calm
+
+
 # --- form ------------------------------------------------------------------------------------------------
 
 
