@@ -17,17 +17,32 @@ from functools import cache
 
 from streamworker import (
     App,
+    Breaker,
+    Cache,
+    Coalesce,
     Concurrency,
     Context,
     Dependency,
+    Lane,
     PersistentError,
     Rate,
     Retry,
     Snooze,
     TransientError,
 )
+from streamworker.core.lane import DEFAULT_LANES
 
-app = App("chaos", dependencies={"carrier": Dependency(concurrency=4)})
+app = App(
+    "chaos",
+    lanes={**DEFAULT_LANES, "backlog": Lane(drain="40/s", burst=20)},
+    dependencies={
+        "carrier": Dependency(concurrency=4),
+        "bank": Dependency(
+            breaker=Breaker(calls=5, window="2s", open_for="500ms", probes=2, ramp="1s"),
+        ),
+    },
+    cache=Cache(ttl="5s"),
+)
 #: Deaths and errors alike: tried again soon, four times in all.
 SHORT = Retry.schedule("100ms", "200ms", "300ms", unknown=["100ms", "200ms", "300ms"])
 #: Seconds between two looks for the file that lets held jobs go.
@@ -195,4 +210,39 @@ async def called(ctx: Context, parcel: int, seconds: float = 0.05) -> int:
     gates = ("pause:dependency:carrier", f"entity:parcel:{parcel}", "concurrency:dependency:carrier")
     with journaled(ctx, *gates):
         await asyncio.sleep(seconds)
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, uses=["bank"])
+async def paid(ctx: Context, seconds: float = 0.02) -> int:
+    """Call the bank, which is ill while a file says so."""
+    with journaled(ctx, "breaker:dependency:bank"):
+        async with ctx.dependency("bank"):
+            await asyncio.sleep(seconds)
+            if os.path.exists(f"{os.environ['CHAOS_GO']}-ill"):  # noqa: ASYNC240, PTH110 - as in `hold`
+                raise TransientError("503 from the bank")
+        return ctx.attempt
+
+
+@app.task(retry=SHORT, coalesce=Coalesce("collect", by="about:{thing}", window="300ms", limit=20))
+async def gathered(ctx: Context, thing: int, items: list[str]) -> int:
+    """Work on the items of many events at once."""
+    with journaled(ctx, *(f"item:{item}" for item in items)):
+        return len(items)
+
+
+@app.task(retry=SHORT)
+async def looked_up(ctx: Context, number: int) -> int:
+    """Work with a cached value, and see that it is the right one."""
+
+    async def load() -> list[int]:
+        await asyncio.sleep(0.005)
+        return [number, number * number]
+
+    with journaled(ctx):
+        if number % 3 == 0:
+            ctx.invalidate(f"square:{number}")
+        found = await ctx.cache.get(f"square:{number}", load)
+        if found != [number, number * number]:
+            raise PersistentError(f"{number} squared is {found}", code="wrong_value")
         return ctx.attempt

@@ -51,7 +51,7 @@ from tests.chaos.collect import FinalReader
 from tests.chaos.faults import Faults
 from tests.chaos.figures import Figures
 from tests.chaos.fleet import Fleet, Worker
-from tests.chaos.history import End, Fault, FaultKind, Figure, History, Limits, Paused, Start, declared
+from tests.chaos.history import End, Fault, FaultKind, Figure, History, Ill, Limits, Paused, Start, declared
 from tests.chaos.journal import Journals, Mark
 from tests.chaos.log_reader import LogReader, own_client
 from tests.chaos.stalls import StallWatch
@@ -120,11 +120,14 @@ class Bench(Faults):
             attempts={name: policy.retry.attempts for name, policy in policies.items()},
             starts={name: policy.max_starts for name, policy in policies.items()},
             **declared(self.app),
+            slots=workers * concurrency,
             margin=margin,
         )
         #: What operators did to gates since the last judgement.
         self.pauses: list[Paused] = []
         self.figures: list[Figure] = []
+        #: What dependencies did since then.
+        self.illnesses: list[Ill] = []
         self.namespace = "chaos"
         self.keys = Keys(self.namespace)
         self.server = BenchServer(
@@ -334,6 +337,7 @@ class Bench(Faults):
         self._judged |= job_ids
         pauses, self.pauses = self.pauses, []
         figures, self.figures = self.figures, []
+        illnesses, self.illnesses = self.illnesses, []
         return History(
             self.limits,
             accepted=accepted,
@@ -345,5 +349,6 @@ class Bench(Faults):
             faults=faults,
             pauses=pauses,
             figures=figures,
+            illnesses=illnesses,
             final=self._final.read(job_ids),
         )

@@ -14,6 +14,7 @@ from tests.chaos.checker import Violation
 from tests.chaos.director import Director
 from tests.chaos.figures import Figures
 from tests.chaos.gremlins import Gremlins
+from tests.chaos.illness import Illness
 from tests.chaos.operator import Operator
 from tests.chaos.plan import Plan, Round
 from tests.chaos.traffic import Traffic
@@ -100,7 +101,9 @@ class Campaign:
         traffic = Traffic(self._bench, part.jobs, rate=self._rate, rng=self._fork(), allowed=allowed)
         lease = self._bench.limits.lease
         gremlins = Gremlins(self._bench, self._fork(), every=lease / 4)
-        with gremlins, Operator(self._bench, self._fork(), every=lease) as operator, traffic:
+        operator = Operator(self._bench, self._fork(), every=lease)
+        illness = Illness(self._bench, self._fork(), every=3 * lease)
+        with gremlins, operator, illness, traffic:
             for blow in blows:
                 due = part.jobs * (dealt + 1) // (len(blows) + 1)
                 while traffic.made < due and not traffic.done:
@@ -113,7 +116,7 @@ class Campaign:
                 self._director.deal(blow)
                 dealt += 1
                 self._progress(f"{name}: {blow} dealt", always=True)
-        self.account.tricks.update(gremlins.done + operator.done)
+        self.account.tricks.update(gremlins.done + operator.done + illness.done)
         self.account.failed_calls += traffic.failed_calls
         self.account.cancelled += traffic.cancelled
         self.account.replayed += traffic.replayed

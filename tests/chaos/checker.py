@@ -1,14 +1,15 @@
 """The one judge of all chaos runs and simulations: what is wrong with a history.
 
 Each rule is a function of its own: those in `rules` look at one job, those in `recovery` at what faults did,
-those in `gates` at who held what, those in `account` at the run as a whole.
+those in `gates` at who held what, those in `overload` at backlog, windows, breakers and caches, those in
+`account` at the run as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.chaos import account, gates, recovery, rules
+from tests.chaos import account, gates, overload, recovery, rules
 from tests.chaos.history import History, Life, Limits, lives
 from tests.chaos.verdict import Kind, Violation
 
@@ -42,6 +43,11 @@ RUN_RULES: tuple[RunRule, ...] = (
     gates.within_rate,
     gates.in_order,
     gates.not_in_a_pause,
+    overload.drained_in_turn,
+    overload.drained_by_tokens,
+    overload.items_are_where_told,
+    overload.the_ill_are_left_alone,
+    overload.no_wrong_value,
 )
 
 

@@ -13,7 +13,7 @@ from tests.chaos.history import Final
 #: Keys or ids that one pipeline asks for.
 _BATCH = 1000
 #: Counters of `stats` that say what is open.
-_DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned")
+_DEPTHS = ("queued", "scheduled", "in_flight", "parked", "turned", "backlog")
 
 
 class FinalReader:
@@ -44,7 +44,7 @@ class FinalReader:
 
     def _streams(self) -> Iterator[tuple[str, tuple[int, int]]]:
         for lane in self._lanes:
-            for kind in STREAM_SUFFIX:
+            for kind in (*STREAM_SUFFIX, "b"):
                 stream = self._keys.stream(lane, kind)
                 if not self._redis.exists(stream):
                     continue

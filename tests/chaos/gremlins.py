@@ -12,6 +12,9 @@ import redis
 from tests.chaos.bench import Bench
 from tests.chaos.fleet import Worker
 
+#: What is found where a value was: nothing that anybody has kept there.
+POISONS = (b"", b"{}", b"1 00000000 [666]", bytes(range(256)))
+
 
 class Gremlins:
     """A thread that plays one of its tricks each few seconds. A context manager."""
@@ -30,6 +33,8 @@ class Gremlins:
             "replies_lost": (12, lambda: bench.lose_reply(self._somebody())),
             "requests_lost": (6, lambda: bench.lose_request(self._somebody())),
             "requests_late": (6, self._late),
+            "caches_flushed": (1, lambda: self._spoil(None)),
+            "caches_poisoned": (2, lambda: self._spoil(rng.choice(POISONS))),
             "connections_reset": (4, lambda: bench.cut(self._somebody())),
         }
         #: How often each was done.
@@ -56,6 +61,15 @@ class Gremlins:
     def _somebody(self) -> Worker | None:
         """A worker, or None for the producers; for `cut`, None is everybody."""
         return self._rng.choice([None, *self._bench.fleet.up])
+
+    def _spoil(self, poison: bytes | None) -> None:
+        """Another value in each entry of the cache, or none."""
+        redis_, keys = self._bench.redis, self._bench.keys
+        for name in list(redis_.scan_iter(match=f"{keys.tag}:cache:*")):
+            if poison is None:
+                redis_.delete(name)
+            else:
+                redis_.set(name, poison, px=10_000)
 
     def _late(self) -> None:
         with self._bench.late_request(self._somebody()):

@@ -109,6 +109,15 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class Ill:
+    """A dependency failed whoever called it, by the gate of its breaker."""
+
+    name: str
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """How many a gate let in, and when that may have been in force."""
 
@@ -132,6 +141,14 @@ class Limits:
     holders: Mapping[str, int] = field(default_factory=dict)
     #: Tokens, ms in which they come, and burst of each rate, by the name of its gate.
     rates: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    #: The same of the drain; None: nobody knows.
+    drain: tuple[int, int, int] | None = None
+    #: Calls, window and time open in ms, and probes of each breaker, by the name of its gate.
+    breakers: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    #: Jobs that all workers together may run at once.
+    slots: int = 0
+    #: Tasks whose jobs are merged.
+    merging: Collection[str] = ()
     #: Tasks whose entity is kept through retries.
     strict: Collection[str] = ()
     #: Seconds that a busy machine may take beyond D6's bound.
@@ -161,6 +178,9 @@ def declared(app: App) -> dict[str, Any]:
     return {
         "holders": {name: int(text) for name, text in figures.items() if name.startswith("concurrency:")},
         "rates": {name: _rate(text) for name, text in figures.items() if name.startswith("rate:")},
+        "drain": _rate(app.bounds()["drain"]),
+        "breakers": {name: _breaker(text) for name, text in figures.items() if name.startswith("breaker:")},
+        "merging": {name for name, task in app.tasks.items() if task.coalescer is not None},
         "strict": {name for name, gates in words.items() if any(each.figures == "strict" for each in gates)},
     }
 
@@ -168,6 +188,11 @@ def declared(app: App) -> dict[str, Any]:
 def _rate(figures: str) -> tuple[int, int, int]:
     tokens, period_ms, burst = map(int, figures.split(","))
     return tokens, period_ms, burst
+
+
+def _breaker(figures: str) -> tuple[int, int, int, int]:
+    _, calls, window_ms, open_ms, probes, _ = map(int, figures.split(","))
+    return calls, window_ms, open_ms, probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +229,8 @@ class History:
     #: What operators did to gates.
     pauses: Sequence[Paused] = ()
     figures: Sequence[Figure] = ()
+    #: What dependencies did.
+    illnesses: Sequence[Ill] = ()
     #: When the server's clock was put on.
     jumps: Sequence[float] = ()
     #: None: nobody looked.

@@ -14,6 +14,8 @@ from tests.chaos.verdict import Kind, Violation
 
 #: Reasons that say somebody died with the job.
 DEATHS = frozenset({Reason.RECOVERED, Reason.DIED})
+#: From place to place, along no edge.
+MOVES = frozenset({Reason.DRAINED, Reason.MERGED})
 #: Ends for which a charged attempt is given back: the handler did not get its try (D9).
 GIVEN_BACK = frozenset({Reason.CANCELLED, Reason.EXPIRED, Reason.SUPERSEDED, Reason.ENTRY_DELETED})
 
@@ -47,6 +49,8 @@ def chain(life: Life) -> Iterator[Violation]:
 def legal_edges(life: Life) -> Iterator[Violation]:
     """Every edge is one of the table."""
     for edge in life.edges:
+        if edge.reason in MOVES and edge.from_status is edge.to_status is Status.QUEUED:
+            continue
         if edge.from_status is not None and (edge.from_status, edge.to_status) not in TRANSITIONS:
             yield Violation(Kind.ILLEGAL_EDGE, life.job_id, shown(edge))
 

@@ -9,6 +9,7 @@ from streamworker.core.job import Record
 from streamworker.core.states import Status
 from streamworker.store.events import Transition
 from tests.chaos.history import Accepted, End, Fault, FaultKind, Final, History, Limits, Start, Told
+from tests.chaos.rules import MOVES
 
 #: When a made-up job is enqueued, in seconds; each edge comes a second later.
 T0 = 1000.0
@@ -43,7 +44,9 @@ class Story:
             worker = who or worker
             if status is Status.CLAIMED:
                 attempt, fence = attempt + 1, fence + 10
-            if status is Status.QUEUED or (reason == "recovered" and before is Status.CLAIMED):
+            if (status is Status.QUEUED and reason not in MOVES) or (
+                reason == "recovered" and before is Status.CLAIMED
+            ):
                 attempt -= 1
             if status is Status.PROCESSING:
                 self.starts.append(Start(job, attempt, fence, worker, at, tuple(holds.split())))

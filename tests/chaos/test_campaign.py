@@ -33,6 +33,7 @@ def test_a_small_run_over_every_kind_of_fault_is_clean() -> None:
     assert account.figures.faults[FaultKind.KILL] >= 3
     assert account.dealt == dict.fromkeys(map(str, blows), 1)
     assert account.tricks["pauses"] + account.tricks["limits_set"], "the operator has done nothing"
+    assert account.tricks["illnesses"], "the bank was well all the time"
     assert account.figures.recovery_seconds, "no worker held a job when it died: the load is too light"
 
 
@@ -68,7 +69,8 @@ def test_the_mix_has_every_task_that_ends_in_its_own_way() -> None:
     tasks = {"quick", "work", "work_in_thread", "work_in_process", "flaky", "snooze", "broken", "crash"}
     assert {request.task for request in drawn} >= tasks
     assert {request.task for request in drawn} >= {"ordered", "strict", "shared", "metered", "called"}
-    assert {request.options.lane for request in drawn} == {None, "priority"}
+    assert {request.task for request in drawn} >= {"paid", "gathered", "looked_up"}
+    assert {request.options.lane for request in drawn} == {None, "priority", "backlog"}
     assert {request.options.tenant for request in drawn} == {None, "acme", "umbra"}
     assert any(request.options.delay_ms for request in drawn)
     assert len(set(keys)) < len(keys)

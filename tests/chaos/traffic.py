@@ -34,10 +34,15 @@ class Mix:
         #: Another in each round: a key outlives the round, and its job is not judged again.
         self._name = f"order-{rng.getrandbits(32):08x}"
         self._keys = 0
+        self._events = 0
         kinds: list[tuple[float, Callable[[], Request]]] = [
             (32, lambda: self._plain("quick", {"number": 7})),
             (8, lambda: Request("quick", {"number": 7}, Options.of(tenant=rng.choice(TENANTS)))),
             *self._gated(),
+            (4, lambda: Request("quick", {"number": 7}, Options.of(lane="backlog"))),
+            (4, lambda: self._plain("paid", {})),
+            (6, self._event),
+            (4, lambda: self._plain("looked_up", {"number": rng.randrange(20)})),
             (14, lambda: self._plain("work", {"seconds": round(rng.uniform(0.005, 0.15), 3)})),
             (6, lambda: self._plain("work_in_thread", {"seconds": round(rng.uniform(0.005, 0.1), 3)})),
             (2, lambda: self._plain("work_in_process", {"seconds": round(rng.uniform(0.005, 0.05), 3)})),
@@ -79,6 +84,13 @@ class Mix:
 
     def _plain(self, task: str, args: dict[str, object]) -> Request:
         return Request(task, args, Options.of(lane=self._rng.choice((None, None, None, "priority"))))
+
+    def _event(self) -> Request:
+        """One of many about the same thing, now and then sent again."""
+        if self._rng.random() < 0.9:
+            self._events += 1
+        item = f"{self._name}-event-{self._events}"
+        return Request("gathered", {"thing": self._events % 3, "items": [item]}, Options.of(key=item))
 
     def _keyed(self) -> Request:
         """Under a key that others have now and then, as when a producer sends again."""
