@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +30,7 @@ from streamworker.testing.clock import HandClock
 from streamworker.testing.links import RealServer, Server, Shard
 from streamworker.testing.memory import MemoryServer
 from streamworker.testing.seen import SeenJob, Witness
+from streamworker.worker.calls import Calls
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
 
@@ -41,6 +43,8 @@ CONCURRENCY = 10
 PATIENCE = 10.0
 #: Real seconds between two looks at time limits and cancellations while handlers run.
 LOOK_EVERY = 0.01
+#: Timers of gates that one call serves.
+WOKEN = 100
 #: Attempts in one `drain`, at most: jobs that enqueue each other for ever are a fault of the test.
 MOST_ATTEMPTS = 10_000
 
@@ -109,7 +113,14 @@ class Harness:
         self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._loop = asyncio.get_running_loop()
-        self._runner = Runner(app, threads=concurrency, ended=self._ended, freed=self._freed)
+        self._calls = Calls(app.breakers(), lambda: None)
+        self._runner = Runner(
+            app,
+            threads=concurrency,
+            ended=self._ended,
+            freed=self._freed,
+            called=lambda dependency, result, _: self._calls.count(dependency, result),
+        )
         self._runner.state = state
         self._session = 0
         self._held: dict[str, Running] = {}
@@ -123,8 +134,8 @@ class Harness:
         self._declare_bounds()
 
     def _declare_bounds(self) -> None:
-        """What the lanes take, as a worker says it; the backlog is drained as fast as there is room."""
-        bounds = {**self.app.bounds(), "drain": "1000000,1000,1000000"}
+        """What lanes and gates let in, as a worker says it. The backlog is drained as there is room."""
+        bounds = {**self.app.limits(), **self.app.bounds(), "drain": "1000000,1000,1000000"}
         rows = [word for bound in bounds.items() for word in bound]
         self._shard.run(scripts.declare(clock="", lanes=" ".join(self.app.lanes), rows=rows))
 
@@ -169,16 +180,19 @@ class Harness:
         )
         while self._shard.run(call)[0] == BATCH:
             pass
+        call = scripts.wake(clock="", worker=WORKER, retention_ms=RETENTION_MS, limit=WOKEN)
+        while self._shard.run(call)[0] == WOKEN:
+            pass
 
     def _move_to_next(self) -> bool:
         """Move the clock to the next time at which a job is due or expires; False when there is none."""
-        nearest: list[int] = []
-        for name in (self._keys.schedule, self._keys.deadlines):
+        nearest: list[float] = []
+        for name in (self._keys.schedule, self._keys.deadlines, self._keys.timers):
             found = self._shard.command("ZRANGE", name, 0, 0, "WITHSCORES")
-            nearest.extend(int(float(score)) for score in found[1::2])
+            nearest.extend(at for score in found[1::2] if (at := float(score)) < math.inf)
         if not nearest:
             return False
-        self.clock.advance_ms(max(0, min(nearest) - self.clock.ms))
+        self.clock.advance_ms(max(0, int(min(nearest)) - self.clock.ms))
         return True
 
     def _exchange(self) -> bool:
@@ -196,12 +210,13 @@ class Harness:
             shared=free,
             offers="",
             plan="\n".join(f"{lane} 0 {free} 0" for lane in self.app.lanes) if free else "",
+            calls=self._calls.take(),
             rows=list(self._rows(settled, marks)),
         )
         verdict, claims, _ = self._shard.run(call)
         for running in settled:
             self._let_go(running)
-        if verdict != b"OK":
+        if verdict.split(b" ")[0] != b"OK":  # what follows tells of gates and lanes
             own = scripts.session(worker=WORKER, own=self._session, liveness_ms=10**12, rows=("app", "test"))
             self._session = int(self._shard.run(own))
             return True  # asked once more, under the new session
@@ -295,6 +310,7 @@ class Harness:
                     self._changed.clear()
                     await self._changed.wait()
         self._runner.close()
+        self._calls.close()
 
     # --- what became of them
 

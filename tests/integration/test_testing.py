@@ -17,13 +17,16 @@ import pytest
 from streamworker import (
     App,
     BadArguments,
+    Breaker,
     Cancel,
     Coalesce,
     Context,
+    Dependency,
     IdempotencyConflict,
     JobFailed,
     Lane,
     PersistentError,
+    Rate,
     Retry,
     RetryAfter,
     Skip,
@@ -459,3 +462,44 @@ async def test_deferred_jobs_run_and_merged_ones_are_one(url: str | None) -> Non
 
         t.succeeded(work, times=8)
         assert seen == [[0, 1, 2]]
+
+
+async def test_a_breaker_hears_of_the_calls_and_lets_one_try_when_its_time_has_come(url: str | None) -> None:
+    bank = Dependency(breaker=Breaker(calls=3, window="10s", open_for="10s", probes=1, ramp=0))
+    shop = App("shop", dependencies={"bank": bank})
+    ill = True
+
+    @shop.task(uses=["bank"], key="pay:{n}", retry=Retry.fixed(5, "1s"))
+    async def pay(ctx: Context, n: int) -> int:
+        async with ctx.dependency("bank"):
+            if ill:
+                raise TransientError("503 from the bank")
+            return n
+
+    async with harness(shop, redis_url=url, concurrency=1) as t:
+        await shop.enqueue_many(pay.call(n) for n in range(6))
+        assert await t.drain() == 3, "three calls failed: the others wait"
+
+        t.clock.advance("5s")
+        assert await t.drain() == 0, "and so do their retries"
+
+        ill = False
+        t.clock.advance("5s")
+        await t.drain(until_idle=True)
+
+        t.succeeded(pay, times=6)
+
+
+async def test_jobs_that_wait_for_a_token_run_when_the_clock_brings_it(url: str | None) -> None:
+    shop = App("shop")
+
+    @shop.task(limits=[Rate("task", "1/s", burst=1)])
+    async def ring(ctx: Context) -> None: ...
+
+    async with harness(shop, redis_url=url) as t:
+        await shop.enqueue_many(ring.call() for _ in range(3))
+        assert await t.drain() == 1
+
+        t.clock.advance("1s")
+        assert await t.drain() == 1
+        assert await t.drain(until_idle=True) == 1
