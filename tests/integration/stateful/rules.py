@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize
 
 from tests.integration.stateful.bench import LANES, LEASE
 from tests.integration.stateful.damage import Damage
-from tests.integration.stateful.gates import GateMoves
+from tests.integration.stateful.gates import THROTTLED, THROTTLES, GateMoves
 from tests.integration.stateful.keepers import Keepers
 from tests.integration.stateful.producers import GATES, Operators, requests
 from tests.model.job import Request
@@ -26,15 +26,20 @@ class QueueMachine(Operators, Keepers, Damage, GateMoves):
         taken=st.integers(0, 3),
         swept=st.booleans(),
         bounds=st.sampled_from(("", "", "depth priority 3 backlog", "depth priority 2 reject")),
+        throttle=st.sampled_from(("", "", "", "", *THROTTLES)),
     )
-    def start(self, batch: list[Request], gates: list[str], taken: int, swept: bool, bounds: str) -> None:
+    def start(
+        self, batch: list[Request], gates: list[str], taken: int, swept: bool, bounds: str, throttle: str
+    ) -> None:
         """`gates`: what jobs pass here, the first of them a small crowd at once.
 
-        `bounds`: what a lane takes, beyond which jobs are deferred or refused. `taken`: jobs that the first
-        worker has already. `swept`: a keeper was at work before.
+        `bounds`, `throttle`: what a lane takes, and how often, beyond which jobs are deferred or refused.
+        `taken`: jobs that the first worker has already. `swept`: a keeper was at work before.
         """
         self.gates = gates
         self.declare(bounds)
+        if throttle:
+            self.tune("throttle", THROTTLED[taken % 2], throttle)
         for _ in range(2):
             self.worker_starts()
         if swept:
