@@ -22,6 +22,7 @@ class Status:
     heard: float = 0.0  # last good reply of Redis; 0: none yet
     claiming: bool = True  # False: it is shutting down
     busy: Mapping[str, int] = field(default_factory=dict)  # slots in use by lane
+    wedged: bool = False  # each slot is taken by a handler that was given up and does not end
     longest: Mapping[str, float] = field(default_factory=dict)  # seconds that the oldest handler ran, by lane
     errors: Mapping[str, int] = field(default_factory=dict)  # of Redis by kind, since the start
     recovered: int = 0  # jobs of dead workers, since the start
@@ -70,11 +71,17 @@ class Health:
         fresh = age is not None and age < self._silence
         redis = "ok" if last.session and fresh else "silent" if last.session else "no session"
         alive, _ = self.alive()
-        ready = alive and redis == "ok" and last.claiming
+        ready = alive and redis == "ok" and last.claiming and not last.wedged
         return ready, {
-            "status": "ready" if ready else "stopping" if not last.claiming else "not ready",
+            "status": _word(ready, last),
             "redis": redis,
             "age_seconds": None if age is None else round(age, 3),
             "slots": {"capacity": self._slots, "in_use": sum(last.busy.values())},
             **({"degraded": list(self._doubts)} if self._doubts else {}),
         }
+
+
+def _word(ready: bool, last: Status) -> str:
+    if ready:
+        return "ready"
+    return "stopping" if not last.claiming else "wedged" if last.wedged else "not ready"

@@ -30,6 +30,7 @@ from streamworker.worker import wire
 from streamworker.worker.origin import Origin
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
+from streamworker.worker.signals import let_forks_be
 
 _PR_SET_PDEATHSIG = 1
 #: Bytes that a first message may have.
@@ -42,6 +43,7 @@ def main(descriptor: int, parent: int) -> None:
     # The worker decides when its children end. Handlers, not SIG_IGN, which their own children would inherit.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    let_forks_be()
     faulthandler.enable()  # a crash says where it was: that is why the job is here
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)  # else what a handler starts would keep it open after our death

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from streamworker.settings import read_endpoint
-from streamworker.worker import first_process
+from streamworker.worker import first_process, signals
 from streamworker.worker.leash import Leash
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ async def surroundings(
 ) -> AsyncIterator[None]:
     """Everything that a process adds to a worker. Raises ConfigurationError for a port that is taken."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
     leash = Leash.inherited()
+    signals.listen(worker, supervised=leash is not None)
     with ExitStack() as stack:
         _answer(worker, leash, metrics_port, metrics_host, stack)
         if os.getpid() == 1:

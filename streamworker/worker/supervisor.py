@@ -12,10 +12,11 @@ import os
 import signal
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamworker.core.errors import ConfigurationError
 from streamworker.settings import Endpoint
 from streamworker.worker.brood import Child, Place
 
@@ -64,8 +65,9 @@ class Supervisor:
         attended = os.isatty(0)
         loop.add_signal_handler(signal.SIGHUP, self._stop if attended else self._wanted.set)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        with tempfile.TemporaryDirectory(prefix="streamworker-") as folder:  # mode 0700
+        with ExitStack() as stack:
             if self._endpoint is not None:
+                folder = stack.enter_context(_folder())
                 for place in self._places:
                     place.path = Path(folder, f"{place.number}.sock")
             server = await self._answer()
@@ -210,7 +212,7 @@ class Supervisor:
         self._stopping.set()
         for place in self._places:
             place.cancel_timer()
-            place.signal(signal.SIGTERM)
+            place.signal(signal.SIGTERM if self._signals == 1 else signal.SIGINT)
 
     async def _end(self) -> None:
         self._stopping.set()
@@ -242,3 +244,13 @@ class Supervisor:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where the children answer us, of mode 0700. Raises ConfigurationError, as with a read-only root."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="streamworker-")
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics of several processes need a folder that can be written ({error}); set TMPDIR to one"
+        ) from None

@@ -9,7 +9,8 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
 
@@ -28,7 +29,7 @@ from streamworker.store.keys import Keys
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry import transitions
 from streamworker.telemetry.status import Status
-from streamworker.worker import origin, stall
+from streamworker.worker import origin, own_loop, stall
 from streamworker.worker.children import Children
 from streamworker.worker.crons import Crons
 from streamworker.worker.heartbeat import Heartbeat
@@ -41,7 +42,9 @@ from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Session
+from streamworker.worker.starting import Starting, Stopped
 from streamworker.worker.steering import Steering
+from streamworker.worker.wedge import Wedge
 
 if TYPE_CHECKING:
     from streamworker.worker.telling import Telling
@@ -109,12 +112,20 @@ class Worker:
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
+        self._starting = Starting()
         self._deaf = 0  # handlers that were still there at the end
+        self._alone = False  # it has its process to itself
+        self._code = 0  # of this process
 
     def run(self) -> int:
-        """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable."""
-        anyio.run(self._run_with_signals)
-        return 0
+        """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable.
+
+        1 when it ended by itself, since for minutes each slot was taken by a handler that does not end.
+        """
+        self._alone = True
+        if left := own_loop.run(self._run_with_signals(), slots=self.concurrency):
+            self._leave(f"{left} threads or tasks that handlers began")
+        return self._code
 
     async def _run_with_signals(self) -> None:
         async with (
@@ -123,13 +134,16 @@ class Worker:
         ):
             await self.serve()
         if self._deaf:
-            # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
-            # would wait for them for ever. All that can be told to Redis has been told.
-            log.warning("worker %s: %d handlers did not end; leaving without them", self.id, self._deaf)
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            self._leave(f"{self._deaf} handlers")
+
+    def _leave(self, who: str) -> NoReturn:
+        # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
+        # would wait for them for ever. All that can be told to Redis has been told.
+        log.warning("worker %s: %s did not end; leaving without them", self.id, who)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self._code)
 
     def stop(self) -> None:
         """Stop claiming and end gracefully; the second call ends at once."""
@@ -139,6 +153,19 @@ class Worker:
         else:
             log.info("worker %s: stopping, up to %g s for what runs", self.id, self.grace)
             self._stopping.set()
+            self._starting.end()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    def give_up(self) -> None:
+        """No slot becomes free any more: another process would do better."""
+        if self._alone and not self.stopping:
+            log.error("worker %s: ends, so that another one can begin", self.id)
+            self._code = 1
+            self.stop()
 
     async def serve(self) -> None:
         """Claim and run jobs until `stop`. Raises ServerUnsuitable or ConnectionLost at the start only.
@@ -147,11 +174,16 @@ class Worker:
         """
         if self._pid != os.getpid():  # made before a fork: both sides would have the same name (R7, R27)
             self.id, self._pid, self._served = new_worker_id(), os.getpid(), False
+            self._starting = Starting()
         if self._served:
             raise ConfigurationError(f"worker {self.id} has served already: make another Worker")
         self._served = True
         parts = _Parts(self)
-        async with self.app.lifespan(self.app) as state:
+        async with AsyncExitStack() as stack:
+            try:
+                state = await self._starting.enter(stack, self.app.lifespan(self.app))
+            except Stopped:
+                return
             parts.runner.state = state
             try:
                 await parts.open()
@@ -235,6 +267,7 @@ class _Parts:
         )
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self.watcher: Watcher | None = None
+        self.wedge = Wedge(worker.id, worker.concurrency)
         self._long: list[Running] = []  # ended since the last sweep, after a second or more
         self._dropping: set[asyncio.Task[Any]] = set()
         self.pump.on_stale = self._drop
@@ -329,6 +362,8 @@ class _Parts:
                     lag,
                     stall.describe(stall.suspects([*earlier, *held], before + SWEEP_EVERY)),
                 )
+            if self.wedge.look(held, self.pump.holdings.busy_slots, now):
+                self.worker.give_up()
             if self.telling is not None:
                 self.telling.tell(self._status(now, lag, held))
             self.runner.sweep(held, loop.time(), self.pump.mark)
@@ -346,6 +381,7 @@ class _Parts:
             heard=max(link.last_reply for link in links),
             claiming=not self.worker._stopping.is_set(),
             busy=dict(self.pump.holdings.busy),
+            wedged=self.wedge.wedged,
             longest=_longest(held, now),
             errors=errors,
             recovered=self.keeper.recovered,

@@ -73,7 +73,7 @@ async def test_white_space_around_a_url_does_not_matter(
 ) -> None:
     """Secrets that are files end with a line's end."""
     with SyncClient(url.format(url=valkey.url), app="cases", namespace=namespace) as client:
-        assert await asyncio.to_thread(client.enqueue, "work", {})
+        assert (await asyncio.to_thread(client.enqueue, "work", {})).id
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""The event loop of a worker that has a process to itself: no handler ends it, or keeps it from its end.
+
+`asyncio.run` ends with the first task of a handler that raises SystemExit, and then cancels all others as if
+they had failed by themselves; at the end it waits for threads and tasks that may never end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+log = logging.getLogger("streamworker.worker")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Threads beyond the slots, so that handlers which fill theirs leave some for looking up where Redis is.
+SPARE_THREADS = 8
+#: Seconds that tasks which handlers left behind get to end when they are cancelled.
+LEFT_SECONDS = 1.0
+
+
+class Threads(ThreadPoolExecutor):
+    """Those of the loop, as `asyncio.to_thread` uses them; counts what runs."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most, thread_name_prefix="streamworker-loop")
+        self.busy = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(self._counted, call, *args, **kwargs)
+
+    def _counted(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            self.busy += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            with self._lock:
+                self.busy -= 1
+
+
+def run(main: Coroutine[Any, Any, None], *, slots: int) -> int:
+    """Run it in a loop of its own; how many threads and tasks are left that do not end.
+
+    With such, whoever calls has to leave by `os._exit`: the interpreter would wait for them.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    threads = Threads(slots + SPARE_THREADS)
+    loop.set_default_executor(threads)
+    try:
+        _complete(loop, loop.create_task(main))
+    finally:
+        left = _cancel_all(loop) + threads.busy
+        if not left:
+            _complete(loop, loop.create_task(loop.shutdown_default_executor()))
+        asyncio.set_event_loop(None)
+        if not left:
+            loop.close()
+    return left
+
+
+def _complete(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+    """Run the loop until this task is done, whatever other tasks raise into it."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Once signals are heard, no Ctrl-C comes as an exception: a handler's task raised it.
+            if task.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                raise
+            log.error("a task of a handler raised %s; the worker goes on", type(error).__name__)
+        except RuntimeError:
+            if task.done():
+                raise
+            log.error("a handler stopped the event loop of the worker, which goes on")
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> int:
+    """Cancel what is left of it; how many do not end."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _complete(loop, loop.create_task(_await(tasks)))
+    _complete(loop, loop.create_task(loop.shutdown_asyncgens()))
+    return sum(not task.done() for task in tasks)
+
+
+async def _await(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, timeout=LEFT_SECONDS)
