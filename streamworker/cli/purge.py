@@ -69,7 +69,9 @@ def purge(
         else:
             print(f"{found} could be purged")
         return 0
-    purged = asyncio.run(do(_agreed(asyncio.run(look()), lane) if count is None else count))
+    if count is None:
+        count = _agreed(asyncio.run(look()), lane)
+    purged = asyncio.run(do(count))
     if as_json:
         emit_json(purged.json(which))
     else:
@@ -83,6 +85,8 @@ def purge(
 
 def _agreed(found: int, lane: str) -> int:
     """Ask the person at the terminal for the number. Raises CommandFailed when there is none, or another."""
+    if not found:
+        return 0
     said = f"this would cancel {counted(found, 'job')} that wait in lane {lane}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandFailed(f"{said}: add --count {found}", code=2)

@@ -178,6 +178,7 @@ async def note(queue: Queue, actor: str, name: str, value: str, reason: str) -> 
 
 
 async def _send(queue: Queue, actor: str, rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    actor = "".join(actor.split()) or "unknown"  # one word, or nobody could read it again
     words: list[str] = []
     for verb, name, value, reason in rows:
         words += (verb, name, value, truncate_text(" ".join(reason.split()), MAX_REASON) or "-")

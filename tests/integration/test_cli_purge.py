@@ -71,6 +71,10 @@ def test_another_number_is_refused_and_changes_nothing(desk: Desk) -> None:
     assert desk.json("purge", "normal", "--dry-run")["found"] == 9, "and no more than were said"
 
 
+def test_nothing_to_purge_is_no_error(desk: Desk) -> None:
+    assert desk.call("purge", "normal").stdout == "0 purged\n"
+
+
 def test_the_oldest_go_first(desk: Desk) -> None:
     fill(desk, 20)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from streamworker.core.breaker import Breaker
 from streamworker.core.gates import breaker_of
+from streamworker.ops import tune
+from streamworker.settings import read
 from streamworker.store import scripts
 from streamworker.store.manifest import Declaration
+from streamworker.store.queue import Queue
 from tests.integration.cli_desk import Desk
 from tests.integration.test_cli_overload import audit, declare
 from tests.integration.test_explain import publish
@@ -391,3 +395,15 @@ def test_lanes_and_explain_show_what_is_in_force_and_where_it_comes_from(desk: D
     assert "repairs" in policy[GATE]["source"]
     assert policy["throttle lane:normal"]["value"].startswith("100 per 1s")
     assert "flood" in policy["throttle lane:normal"]["source"]
+
+
+def test_who_acts_is_one_word_whatever_a_program_says(desk: Desk) -> None:
+    async def pause() -> None:
+        queue = Queue(read(desk.namespace, redis_url=desk.url, namespace=desk.namespace))
+        await tune.pause(queue, "tenant:acme", actor="ana of\nops", reason="x")
+        await tune.set_limit(queue, LIMIT, "5,1000,5", actor=" ", reason="x")
+        await queue.close()
+
+    asyncio.run(pause())
+
+    assert {row["by"] for row in rows(desk).values()} == {"anaofops", "unknown"}

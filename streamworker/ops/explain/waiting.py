@@ -111,7 +111,7 @@ async def _deferred(scene: Scene) -> Answer:
         )
     if not found.on:
         why = "" if found.set is None else f" by {found.set.by}"
-        return Answer("drain_off", [*says, f"The drain is off{why}."], ["streamworker drain on"], facts)
+        return Answer("drain_off", [*says, f"The drain is off{why}."], ["streamworker drain --on"], facts)
     if found.rate is None:
         return Answer(
             "no_worker", [*says, "No worker has declared a drain."], ["streamworker workers"], facts
