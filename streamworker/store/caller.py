@@ -17,6 +17,8 @@ MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN")
 #: Those, and the answers of one that is busy or may not write now, for want of replicas or disk: the call was
 #: not executed, and may be later on.
 PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS", "MISCONF")
+#: What a script says in which a command is refused to the user.
+_OF_RIGHTS = ("ACL failure", "can't run this command")
 #: Seconds of the first and of the longest pause between two attempts to connect.
 BACKOFF_FIRST, BACKOFF_LAST = 0.05, 1.0
 
@@ -35,6 +37,15 @@ def passes(error: Exception) -> bool:
 def moved(error: Exception) -> bool:
     """Whether the connection leads to the wrong server: another one has to be made."""
     return isinstance(error, ReplyError) and str(error).startswith(MOVED)
+
+
+def of_script(error: Exception) -> bool:
+    """Whether a script raised this for what it was given: then the same call fails again.
+
+    Else the server refused the call as such: for want of rights, or since a host allows so many a day.
+    """
+    text = str(error)
+    return "@user_script" in text and not any(words in text for words in _OF_RIGHTS)
 
 
 def backoff(attempt: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from streamworker.store import scripts
+from streamworker.store.caller import of_script
 from streamworker.store.connection import ReplyError
 from streamworker.worker.flight import Flight, fitting
 from streamworker.worker.holdings import Holdings
@@ -49,9 +50,11 @@ class Unsent:
         self._most = min(scripts.BATCH, self._most * 2)
 
     def refused(self, flight: Flight, error: ReplyError) -> None:
-        """The script refused a call that was put back: send fewer rows, to find the one it is about."""
+        """A call that was put back was refused; if by the script, send fewer rows, to find the one it is about."""
         rows = len(flight.settled)
         log.error("exchange with %d rows was refused: %s", rows, flight.call.script.locate(str(error)))
+        if not of_script(error):
+            return
         self._most = max(1, min(self._most, rows) // 2)
         if rows != 1:
             return

@@ -11,13 +11,15 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from streamworker import App, Context
+from streamworker import App, Context, Retry
 from streamworker.embedded import EmbeddedServer
+from streamworker.store import lua
+from streamworker.store.connection import Argument, Link, ReplyError, Told
 from streamworker.store.keys import Keys
 from streamworker.worker import log_bound
 from tests.chaos.conftest import LEASE
 from tests.integration.serving import serving
-from tests.servers import ServerFactory
+from tests.servers import BenchServer, ServerFactory
 from tests.unit.documentation import REPOSITORY
 from tests.waiting import wait_until_async
 
@@ -90,3 +92,44 @@ async def test_steps_that_are_refused_keep_no_other_from_being_done(
 
     said = [record.message for record in caplog.records if "is left out" in record.message]
     assert len(said) == len(set(said)) >= 2
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "ERR max daily request limit exceeded",
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+        "ERR ACL failure in script: User w has no permissions to run the 'xadd' command script: @user_script:1.",
+    ],
+    ids=["too many", "rights", "rights of a script"],
+)
+async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
+    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    """asynq#1051: the third refusal in a row had the claim given up, and the job that was done run again."""
+    refusing, refused, runs = False, 0, 0
+    post, exchange = Link.post, lua.load("exchange").sha
+
+    def fickle(link: Link, told: Told, *arguments: Argument) -> None:
+        nonlocal refused
+        if refusing and refused < 4 and exchange in arguments:
+            refused += 1
+            asyncio.get_running_loop().call_soon(told, ReplyError(refusal))
+        else:
+            post(link, told, *arguments)
+
+    monkeypatch.setattr(Link, "post", fickle)
+    async with App("cases", redis_url=valkey.url, namespace=namespace, lease=LEASE) as app:
+
+        @app.task(retry=Retry.schedule("50ms", unknown=["50ms", "50ms"]))
+        async def work(ctx: Context) -> int:
+            nonlocal refusing, runs
+            runs += 1
+            refusing = True
+            return ctx.attempt
+
+        async with serving(app):
+            job = await work.enqueue()
+            assert await job.result(10) == 1
+
+    assert (refused, runs) == (4, 1)
