@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -47,13 +49,14 @@ class Threads(ThreadPoolExecutor):
 
 
 def run(main: Coroutine[Any, Any, None], *, slots: int) -> int:
-    """Run it in a loop of its own; how many threads and tasks are left that do not end.
+    """Run it in a loop of its own; how many threads, tasks and processes are left that do not end.
 
     With such, whoever calls has to leave by `os._exit`: the interpreter would wait for them.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     threads = Threads(slots + SPARE_THREADS)
+    others = {*threading.enumerate(), *_processes()}
     loop.set_default_executor(threads)
     try:
         _complete(loop, loop.create_task(main))
@@ -64,7 +67,7 @@ def run(main: Coroutine[Any, Any, None], *, slots: int) -> int:
         asyncio.set_event_loop(None)
         if not left:
             loop.close()
-    return left
+    return left or _waited_for(others)
 
 
 def _complete(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
@@ -92,6 +95,23 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> int:
         _complete(loop, loop.create_task(_await(tasks)))
     _complete(loop, loop.create_task(loop.shutdown_asyncgens()))
     return sum(not task.done() for task in tasks)
+
+
+def _processes() -> list[Any]:
+    """Those of multiprocessing, if somebody uses it."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return [] if multiprocessing is None else multiprocessing.active_children()
+
+
+def _waited_for(others: set[Any]) -> int:
+    """Threads and processes beside these `others` that the interpreter would wait for at its end."""
+    until = time.monotonic() + LEFT_SECONDS
+    left = 0
+    for one in {*threading.enumerate(), *_processes()} - others:
+        if not one.daemon:
+            one.join(max(0.0, until - time.monotonic()))
+            left += one.is_alive()
+    return left
 
 
 async def _await(tasks: set[asyncio.Task[Any]]) -> None:

@@ -124,7 +124,7 @@ class Worker:
         """
         self._alone = True
         if left := own_loop.run(self._run_with_signals(), slots=self.concurrency):
-            self._leave(f"{left} threads or tasks that handlers began")
+            self._leave(f"{left} threads, tasks or processes that handlers began")
         return self._code
 
     async def _run_with_signals(self) -> None:

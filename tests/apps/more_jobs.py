@@ -93,6 +93,16 @@ async def leave_a_task_behind(ctx: Context) -> None:
 _left: list[asyncio.Task[None]] = []
 
 
+@app.task
+async def leave_a_thread_behind(ctx: Context) -> None:
+    threading.Thread(target=time.sleep, args=(LONG,)).start()
+
+
+@app.task
+async def leave_a_process_behind(ctx: Context) -> None:
+    multiprocessing.get_context("spawn").Process(target=time.sleep, args=(LONG,)).start()
+
+
 @app.task(timeout="60s")
 def end_a_fork(ctx: Context) -> int | None:
     """The exit code of a child that was terminated; None: it does not end."""

@@ -121,7 +121,9 @@ def test_a_handler_can_end_what_it_forked(start: Start, client: SyncClient, task
 # --- the end ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["block_threads", "leave_a_task_behind"])
+@pytest.mark.parametrize(
+    "task", ["block_threads", "leave_a_task_behind", "leave_a_thread_behind", "leave_a_process_behind"]
+)
 def test_what_handlers_began_does_not_keep_a_worker_from_its_end(
     start: Start, client: SyncClient, task: str
 ) -> None:

@@ -99,7 +99,7 @@ async def test_steps_that_are_refused_keep_no_other_from_being_done(
     [
         "ERR max daily request limit exceeded",
         "NOPERM this user has no permissions to run the 'evalsha' command",
-        "ERR ACL failure in script: User w has no permissions to run the 'xadd' command script: @user_script:1.",
+        "ERR ACL failure in script: User w has no permissions to run the 'xadd' command, on @user_script:1.",
     ],
     ids=["too many", "rights", "rights of a script"],
 )
