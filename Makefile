@@ -101,6 +101,9 @@ soak-rounds: export RAMP_SECONDS := 60
 soak-rounds: export CACHE_JOBS := 2000
 soak-rounds: export CARDINALITY_JOBS := 10000
 soak-rounds: export CARDINALITY_RESTARTS := 200
+soak-rounds: export INCIDENT_BACKLOG := 50000
+soak-rounds: export INCIDENT_DRAIN := 200
+soak-rounds: export INCIDENT_SECONDS := 60
 soak-rounds: export OVERLOAD_DRAIN := 5000
 soak-rounds: export OVERLOAD_FLOOD := 1000000
 soak-rounds: export STREAMWORKER_MUTANTS := all
@@ -109,7 +112,7 @@ soak-rounds: venv
 	    tests/integration/test_lost_replies.py tests/integration/test_shutdown.py \
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
 	    tests/integration/test_lanes.py tests/integration/test_gates_fleet.py \
-	    tests/integration/test_overload.py \
+	    tests/integration/test_overload.py tests/integration/test_incident.py \
 	    tests/lua/test_gates_sequences.py tests/lua/test_overload_sequences.py tests/lua/test_turnstile_shares.py \
 	    tests/integration/test_stateful.py tests/crash_points tests/chaos \
 	    tests/observability $(ARGS)
