@@ -50,7 +50,7 @@ class Unsent:
         self._most = min(scripts.BATCH, self._most * 2)
 
     def refused(self, flight: Flight, error: ReplyError) -> None:
-        """A call that was put back was refused. If by the script, send fewer rows, to find the one it means."""
+        """A call that was put back was refused. If by the script, send fewer rows, to find the one."""
         rows = len(flight.settled)
         log.error("exchange with %d rows was refused: %s", rows, flight.call.script.locate(str(error)))
         if not of_script(error):

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -122,6 +123,10 @@ class Worker:
 
         1 when it ended by itself, since for minutes each slot was taken by a handler that does not end.
         """
+        if threading.current_thread() is not threading.main_thread():
+            raise ConfigurationError(
+                "run() hears signals, which only the main thread can: await serve() there"
+            )
         self._alone = True
         if left := own_loop.run(self._run_with_signals(), slots=self.concurrency):
             self._leave(f"{left} threads, tasks or processes that handlers began")

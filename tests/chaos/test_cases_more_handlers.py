@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 from streamworker import App, Context, Retry, Worker
+from streamworker.core.errors import ConfigurationError
 from streamworker.telemetry import tracing
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
@@ -154,3 +155,9 @@ async def test_the_cost_of_waiting_grows_with_the_waiters_and_not_with_their_squ
         sent = observer.redis.info("stats")["total_net_input_bytes"] - before
 
     assert sent / count < 15_000  # bytes for each job; 29,000 before
+
+
+async def test_a_worker_that_is_run_in_a_thread_says_what_to_do_instead(app: App) -> None:
+    """It failed at its first signal handler, in asyncio's words."""
+    with pytest.raises(ConfigurationError, match="await serve"):
+        await asyncio.to_thread(Worker(app).run)
