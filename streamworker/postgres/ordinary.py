@@ -253,8 +253,9 @@ class _Sorter:
         payload, times = parts.get("p"), self._times
         names, payload_json = names_in(payload)
         key, correlation_id = names or (None, None)
-        record, key_id, fingerprint, window_ms, deadline_ms = enqueued_with(parts.get("k"))
-        text, data, as_json = copying.text, copying.data, copying.json
+        deadline, told = NULL, _NOTHING_TOLD
+        if (lines := parts.get("k")) is not None:
+            deadline, told = _told(lines)
         return b"".join(
             (
                 head,
@@ -264,18 +265,15 @@ class _Sorter:
                 times[started],
                 times[updated] if last.edge.target is _SUCCEEDED else NULL,
                 NULL,  # no error
-                data(result),
-                as_json(json),
+                NULL if result is None else copying.data(result),
+                NULL if json is None else copying.json(json),
                 NULL,  # due at no time
-                copying.moment(deadline_ms),
-                text(key),
-                text(correlation_id),
-                data(payload),
-                as_json(payload_json),
-                text(record),
-                text(key_id),
-                text(fingerprint),
-                copying.number(window_ms),
+                deadline,
+                copying.text(key),
+                copying.text(correlation_id),
+                copying.data(payload),
+                copying.json(payload_json),
+                told,
             )
         )
 
@@ -284,3 +282,13 @@ class _Sorter:
         numbers = (edge.attempt, edge.starts, edge.strikes, edge.epoch, edge.version)
         words = (facts["lane"], edge.target, last.worker, edge.reason, None, None)
         return rows.shared_columns(self._space, numbers, (*words, facts["task"], facts.get("tenant")))
+
+
+_NOTHING_TOLD = NULL * 4
+
+
+def _told(lines: bytes) -> tuple[bytes, bytes]:
+    """The deadline of a new record's lines; and the columns of the lines and what they say of the key."""
+    record, key_id, fingerprint, window_ms, deadline_ms = enqueued_with(lines)
+    told = (*map(copying.text, (record, key_id, fingerprint)), copying.number(window_ms))
+    return copying.moment(deadline_ms), b"".join(told)
