@@ -121,7 +121,7 @@ class Harness:
             freed=self._freed,
             called=lambda dependency, result, _: self._calls.count(dependency, result),
         )
-        self._runner.state = state
+        self._runner.handlers.state = state
         self._session = 0
         self._held: dict[str, Running] = {}
         self._outbox: list[Running] = []

@@ -105,7 +105,7 @@ class _Child:
         )
         try:
             async with self._app, self._app.lifespan(self._app) as state:
-                runner.state = state
+                runner.handlers.state = state
                 self._app.cache.loop = asyncio.get_running_loop()
                 self._tell({"is": "ready"})
                 await self._obey(reader, runner)
@@ -113,7 +113,7 @@ class _Child:
             self._tell({"is": "failed"}, _text(error))
         finally:
             runner.close()
-            await runner.effecting.close()
+            await runner.handlers.effecting.close()
             if self._running is not None:  # a handler that does not end must not keep this process
                 os._exit(1)
 

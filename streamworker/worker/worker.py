@@ -189,7 +189,7 @@ class Worker:
                 state = await self._starting.enter(stack, self.app.lifespan(self.app))
             except Stopped:
                 return
-            parts.runner.state = state
+            parts.runner.handlers.state = state
             try:
                 await parts.open()
                 self.started.set()
@@ -457,7 +457,7 @@ class _Parts:
             await self.watcher.close()
         await self.pump.close()
         self.runner.close()
-        await self.runner.effecting.close()
+        await self.runner.handlers.effecting.close()
         await asyncio.gather(self.struck.close(), self.processes.close())
         self.worker._deaf = self.pump.holdings.busy_slots
 

@@ -34,7 +34,7 @@ from streamworker.core.outcome import Fail
 from streamworker.core.outcome import Retry as RetryOutcome
 from streamworker.core.retry import decide_recovery
 from streamworker.store.keys import CATALOGUE
-from streamworker.worker.runner import raised
+from streamworker.worker.outcomes import raised
 from tests.integration.history import Observer
 from tests.integration.serving import serving
 from tests.servers import BenchServer

@@ -1,0 +1,148 @@
+"""Calls handlers: coroutines in the loop, plain functions in threads, each with its context."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from streamworker.app import App
+from streamworker.core.gates import Gates
+from streamworker.core.job import Envelope
+from streamworker.effects.attempt import Effecting
+from streamworker.effects.duplicates import Duplicate, loader_for
+from streamworker.flow.dependency import Dependencies, Result, Told
+from streamworker.flow.locks import Locking, LockTold
+from streamworker.flow.renewals import Renewals
+from streamworker.request import current_correlation_id
+from streamworker.task import Context, Task
+from streamworker.worker.running import Running
+
+#: Connections to Postgres that handlers of a process may have at once.
+MOST_CONNECTIONS = 16
+
+
+class Handlers:
+    """What handlers of an app run with: their threads, dependencies, locks, effects and cache."""
+
+    def __init__(
+        self,
+        app: App,
+        threads: int,
+        *,
+        thread_ended: Callable[[Running], None],
+        called: Told | None = None,
+        locked: LockTold | None = None,
+        renewals: Renewals | None = None,
+    ) -> None:
+        """`thread_ended` is told in the loop when a handler's thread is free; for the rest see Runner."""
+        self._app = app
+        self._thread_ended = thread_ended
+        self._called = called
+        self._dependencies = Dependencies(app.dependencies, self._tell_call)
+        self._locking = Locking(lambda call: app.queue().run(call), self._timeout_of, renewals, locked)
+        #: How handlers reach Postgres; to be closed.
+        self.effecting = Effecting(
+            app.settings, app.queue, self._gates_of, lanes=app.lanes, size=min(threads, MOST_CONNECTIONS)
+        )
+        self._loop = asyncio.get_running_loop()
+        # As many threads as slots, so that no slot waits for another's thread.
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streamworker-job")
+        self.state: Any = None  # what the app's lifespan yielded
+
+    async def call(self, running: Running, task: Task[..., Any], envelope: Envelope) -> Any:
+        """What the handler returned. Raises what it raised; notes the cached values that it has made old."""
+        claim = running.claim
+        context = Context(
+            claim.job_id,
+            envelope.task,
+            envelope.key or claim.job_id,
+            claim.attempt,
+            claim.fence,
+            claim.lane,
+            envelope.tenant,
+            envelope.correlation_id or claim.job_id,
+            self.state,
+            task.moment(envelope.tick),
+            _dependencies=self._dependencies,
+            _locking=self._locking,
+            _args=envelope.args,
+            _effecting=self.effecting,
+            _cache=self._app.cache,
+        )
+        current_correlation_id.set(context.correlation_id)
+        try:
+            value = await self._handle(running, task, context, envelope.args)
+        except Exception as error:
+            value = await self._first_result(error, task, context, envelope.args)
+            if value is None:
+                raise
+        finally:
+            running.stale = context._stale
+        return context.recorded if value is None else value
+
+    async def _first_result(
+        self, error: Exception, task: Task[..., Any], context: Context, args: dict[str, Any]
+    ) -> Duplicate | None:
+        """What the first one came to, if the error says that the effect is there, and its loader finds it."""
+        loader = loader_for(error, task.policy.duplicate_on) if task.policy.duplicate_on else None
+        if loader is None:
+            return None
+        call = partial(contextvars.copy_context().run, loader, context, **args)
+        found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
+        return None if found is None else Duplicate(found)
+
+    async def _handle(
+        self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
+    ) -> Any:
+        if task.is_async:
+            return await task.handler(context, **args)
+        call = partial(contextvars.copy_context().run, task.handler, context, **args)
+        running.thread = self._threads.submit(_caught, call)
+        running.thread.add_done_callback(lambda _: self._in_loop(self._thread_ended, running))
+        value, error = await asyncio.wrap_future(running.thread)
+        if error is not None:
+            raise error
+        return await value if inspect.isawaitable(value) else value
+
+    def _gates_of(self, task: str) -> Gates | None:
+        return self._app.tasks[task].gates
+
+    def _timeout_of(self, task: str) -> float:
+        return self._app.tasks[task].policy.timeout
+
+    def _tell_call(self, dependency: str, result: Result, seconds: float) -> None:
+        """A handler's call of a dependency ended; the handler may be in a thread."""
+        if self._called is None:
+            return
+        if asyncio._get_running_loop() is self._loop:  # at once: it goes with the outcome of its job
+            self._called(dependency, result, seconds)
+            return
+        self._in_loop(self._called, dependency, result, seconds)
+
+    def _in_loop(self, tell: Callable[..., None], *what: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts, or waits for a slot
+            self._loop.call_soon_threadsafe(tell, *what)
+
+    def close(self) -> None:
+        """Let go of the threads; one that still runs a handler cannot be stopped (R23)."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._locking.close()
+
+
+def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What a plain function returned or raised. A future could not carry every exception: StopIteration
+    would leave it without an end."""
+    try:
+        return call(), None
+    except StopIteration as error:
+        wrapped = RuntimeError("the handler raised StopIteration")
+        wrapped.__cause__ = error
+        return None, wrapped
+    except BaseException as error:
+        return None, error
