@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, Reason, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, Reason, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 breakers_app = typer.Typer(
@@ -37,11 +36,7 @@ def breakers(
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> list[dict[str, Any]]:
-        async with open_queue(settings) as queue:
-            return await look_at.breakers(queue)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, look_at.breakers)
     if as_json:
         emit_json(found)
     elif not found:
@@ -146,13 +141,7 @@ def _act(
     context: typer.Context, app: str | None, redis_url: str | None, do: Callable[[Any], Awaitable[bool]]
 ) -> bool:
     given_app, given_url = context.obj
-    settings = settings_of(app or given_app, redis_url or given_url)
-
-    async def act() -> bool:
-        async with open_queue(settings) as queue:
-            return await do(queue)
-
-    return asyncio.run(act())
+    return on_queue(settings_of(app or given_app, redis_url or given_url), do)
 
 
 def _said(name: str, as_json: bool, forced: str | None, words: str) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import typer
 
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at what runs by itself.")
@@ -30,11 +27,7 @@ def list_(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> list[dict[str, Any]]:
-        async with open_queue(settings) as queue:
-            return await crons(queue)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, crons)
     if as_json:
         emit_json(found)
         return

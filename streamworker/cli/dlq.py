@@ -10,7 +10,7 @@ import typer
 
 from streamworker.cli import dlq_files, dlq_moves
 from streamworker.cli.letters import Asked, described
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, print_facts, print_table, say, short
 
 if TYPE_CHECKING:
@@ -123,11 +123,7 @@ def show(
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> dict[str, Any]:
-        async with open_queue(settings) as queue:
-            return await dlq.show(queue, job_id)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, lambda queue: dlq.show(queue, job_id))
     if as_json:
         emit_json(found)
         return

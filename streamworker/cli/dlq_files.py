@@ -16,11 +16,11 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
 
 if TYPE_CHECKING:
-    from streamworker.ops.dlq import Edit, Imported
+    from streamworker.ops.dlq import Edit
 
 
 def edit(
@@ -189,11 +189,7 @@ def bring_back(
         raise CommandFailed(f"{file}: {error.strerror}") from None
     found = list(dlq.read_lines(data.splitlines()))
 
-    async def act() -> Imported:
-        async with open_queue(settings) as queue:
-            return await dlq.bring_back(queue, found, actor=actor())
-
-    done = asyncio.run(act())
+    done = on_queue(settings, lambda queue: dlq.bring_back(queue, found, actor=actor()))
     if as_json:
         emit_json(done.json())
         return

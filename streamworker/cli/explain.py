@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import clean, emit_json, print_table, say
 
 if TYPE_CHECKING:
-    from streamworker.ops.explain import Explanation
+    pass
 
 
 def explain(
@@ -34,11 +33,7 @@ def explain(
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> Explanation:
-        async with open_queue(settings) as queue:
-            return await look_into(queue, job_id, sample=sample)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, lambda queue: look_into(queue, job_id, sample=sample))
     if as_json:
         emit_json(found.json())
         return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import emit_json, print_facts, print_table, say
+
+if TYPE_CHECKING:
+    from streamworker.store.queue import Queue
 
 
 def gates(
@@ -27,11 +29,10 @@ def gates(
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> Any:
-        async with open_queue(settings) as queue:
-            return await (look_at.gates(queue) if name is None else look_at.gate(queue, name))
+    async def look(queue: Queue) -> Any:
+        return await (look_at.gates(queue) if name is None else look_at.gate(queue, name))
 
-    found = asyncio.run(look())
+    found = on_queue(settings, look)
     if as_json:
         emit_json(found)
     elif name is not None:

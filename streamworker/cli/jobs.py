@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, print_facts, print_table, say
 from streamworker.core.states import Status
 
 if TYPE_CHECKING:
     from streamworker.ops.inspect import JobReport
-    from streamworker.ops.listing import Listing
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List jobs, look at one, or cancel it.")
 
@@ -58,11 +57,7 @@ def list_jobs(
             told = scanned
             say(f"{scanned} records looked at, {found} jobs found …")
 
-    async def look() -> Listing:
-        async with open_queue(settings) as queue:
-            return await listing.list_jobs(queue, which, limit=limit, progress=progress)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, lambda queue: listing.list_jobs(queue, which, limit=limit, progress=progress))
     if as_json:
         emit_json(found.json())
         return
@@ -101,11 +96,7 @@ def show(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> JobReport:
-        async with open_queue(settings) as queue:
-            return await inspect.report(queue, job_id)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, lambda queue: inspect.report(queue, job_id))
     if as_json:
         emit_json(found.json())
     else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,6 +14,8 @@ from streamworker.cli.edge import CommandFailed
 if TYPE_CHECKING:
     from streamworker.settings import Settings
     from streamworker.store.queue import Queue
+
+T = TypeVar("T")
 
 #: Seconds that a command waits for a Redis that does not answer.
 PATIENCE = 2.0
@@ -81,3 +84,13 @@ async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
         yield queue
     finally:
         await queue.close()
+
+
+def on_queue(settings: Settings, act: Callable[[Queue], Awaitable[T]]) -> T:
+    """What `act` gives for the queue of these settings. Raises as `open_queue`, and what `act` raises."""
+
+    async def run() -> T:
+        async with open_queue(settings) as queue:
+            return await act(queue)
+
+    return asyncio.run(run())

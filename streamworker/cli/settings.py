@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, Reason, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, Reason, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say, short
 
 if TYPE_CHECKING:
     from streamworker.ops.settings import Change, Setting
-    from streamworker.ops.undo import Undone
 
 
 def settings(
@@ -95,11 +94,9 @@ def undo(
         )
     settings = settings_of(app, redis_url)
 
-    async def do() -> Undone:
-        async with open_queue(settings) as queue:
-            return await act.undo(queue, change, actor=actor(), reason=reason, over=over)
-
-    undone = asyncio.run(do())
+    undone = on_queue(
+        settings, lambda queue: act.undo(queue, change, actor=actor(), reason=reason, over=over)
+    )
     row = undone.change.json()
     if as_json:
         emit_json({"undone": row, "by": [_said(*each) for each in undone.rows]})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 Scope = Annotated[
@@ -90,11 +90,10 @@ def resume(
 
     settings = settings_of(app, redis_url)
 
-    async def act() -> bool:
-        async with open_queue(settings) as queue:
-            return await tune.resume(queue, scope, actor=actor(), reason=reason, over=0 if at_once else over)
-
-    resumed = asyncio.run(act())
+    resumed = on_queue(
+        settings,
+        lambda queue: tune.resume(queue, scope, actor=actor(), reason=reason, over=0 if at_once else over),
+    )
     if as_json:
         emit_json({"scope": scope, "resumed": resumed})
     elif resumed:
@@ -115,11 +114,7 @@ def limits(
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> list[dict[str, Any]]:
-        async with open_queue(settings) as queue:
-            return await tune.limits(queue)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, tune.limits)
     if as_json:
         emit_json([row | {each: tune.plain(row["kind"], row[each]) for each in FIGURES} for row in found])
         return
@@ -197,11 +192,7 @@ def reset_limit(
     given_app, given_url = context.obj
     settings = settings_of(app or given_app, redis_url or given_url)
 
-    async def act() -> bool:
-        async with open_queue(settings) as queue:
-            return await tune.reset_limit(queue, name, actor=actor(), reason=reason)
-
-    reset = asyncio.run(act())
+    reset = on_queue(settings, lambda queue: tune.reset_limit(queue, name, actor=actor(), reason=reason))
     if as_json:
         emit_json({"name": name, "reset": reset})
     elif reset:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 
@@ -20,11 +17,7 @@ def workers(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = Fal
 
     settings = settings_of(app, redis_url)
 
-    async def look() -> list[dict[str, Any]]:
-        async with open_queue(settings) as queue:
-            return await inspect.workers(queue)
-
-    found = asyncio.run(look())
+    found = on_queue(settings, inspect.workers)
     if as_json:
         emit_json(found)
         return
