@@ -5,7 +5,7 @@ Redis is looked at for metrics more often than elsewhere, so that the tests are 
 
 from __future__ import annotations
 
-from streamworker import App, Context, PersistentError, Retry, TransientError
+from streamworker import App, Concurrency, Context, PersistentError, Retry, TransientError
 from streamworker.worker import watcher
 
 watcher.LOOK_EVERY, watcher.TERM = 0.5, 2.0
@@ -13,7 +13,7 @@ watcher.LOOK_EVERY, watcher.TERM = 0.5, 2.0
 app = App("hostile")
 
 
-@app.task(retry=Retry.schedule("1s"), entity="thing:{thing}")
+@app.task(retry=Retry.schedule("1s"), entity="thing:{thing}", limits=[Concurrency("tenant", 2)])
 async def tell(ctx: Context, thing: str, code: str = "", fatal: bool = False) -> None:
     """Fail with this code, or succeed without one."""
     if code:
