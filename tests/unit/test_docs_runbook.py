@@ -14,8 +14,8 @@ from streamworker.ops.runbook.sight import Crowd, Service
 from streamworker.ops.runbook.whys import WHYS
 from tests.unit.documentation import DOCS, REPOSITORY, check_generated, section
 from tests.unit.documentation import text_of as page_text
+from tests.unit.sights import LATE, QUIET, URGENT, backlog
 from tests.unit.test_docs import anchors
-from tests.unit.test_runbook import LATE, QUIET, URGENT, backlog
 
 PAGE = "how-to/runbook-backlog.md"
 #: The section of each step, as alerts and dashboards know it.

@@ -2,87 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from streamworker.core.lane import BACKLOG
-from streamworker.ops.dlq.causes import Cause
 from streamworker.ops.overload import Drain, Rate, Setting, Throttle
 from streamworker.ops.runbook import Kind, State, Step, diagnose
-from streamworker.ops.runbook.answer import Diagnosis
-from streamworker.ops.runbook.held import way_back_of
-from streamworker.ops.runbook.sight import Crowd, Held, Letters, Retries, Service, Sight
-from streamworker.ops.top import LaneRow
-from streamworker.ops.tune import Pause
-from tests.unit.test_docs import resolve
-
-NOON = 1_784_894_400_000
-ANN = "ann@ops"
-HUNDRED = Rate(100, 1000, 100)
-HOSTILE = "\x1b]0;owned\x07`rm`|$(x)"
-
-
-def row(lane: str, **figures: Any) -> LaneRow:
-    """A lane in which nothing waits, unless said otherwise."""
-    quiet: dict[str, Any] = {
-        "ready": 0, "parked": 0, "scheduled": 0, "in_flight": 2, "oldest": None, "target": 10.0,
-        "paused": False, "pressure": "ok", "came_in": 5.0, "went_out": 5.0,
-    }  # fmt: skip
-    return LaneRow(lane=lane, **(quiet | figures))
-
-
-def backlog(depth: int, *, on: bool = True, rate: Rate = HUNDRED, paused: bool = False, **more: Any) -> Drain:
-    lanes: dict[str, tuple[int, int | None]] = {"normal": (depth, 60_000)} if depth else {}
-    return Drain(on, rate, HUNDRED, more.get("set"), paused, lanes)
-
-
-LATE = row("normal", ready=4000, oldest=90.0, came_in=80.0, went_out=20.0)
-URGENT = row("priority", ready=50, oldest=30.0, came_in=5.0, went_out=2.0)
-QUIET = Sight(
-    app="shop",
-    at=NOON,
-    lanes=(row("normal"), row("priority")),
-    workers=2,
-    slots=32,
-    least=16,
-    serving={"normal": 2, "priority": 2},
-    drain=backlog(0),
-    services=(Service("carrier", frozenset({"ship"}), ok=100, failed=1, running=2, limit=20),),
+from streamworker.ops.runbook.sight import Crowd, Held, Letters, Retries, Sight
+from tests.unit.sights import (
+    ANN,
+    LATE,
+    NOON,
+    QUIET,
+    URGENT,
+    backlog,
+    cause,
+    pause,
+    row,
+    service,
+    why,
+    words,
 )
-
-
-def words(diagnosis: Diagnosis, step: Step, *kinds: Kind) -> list[str]:
-    """The commands of a step, without the app and the reason."""
-    found = []
-    for command in diagnosis.told(step).of(*(kinds or (Kind.CHANGE,))):
-        said = list(command.words)
-        for option in ("--reason", "--app"):
-            if option in said:
-                place = said.index(option)
-                del said[place : place + 2]
-        found.append(" ".join(said))
-    return found
-
-
-def why(diagnosis: Diagnosis) -> dict[str, str]:
-    return {str(told.step): told.why for told in diagnosis.steps}
-
-
-def pause(scope: str, **more: Any) -> Pause:
-    return Pause(**({"scope": scope, "state": "paused", "until": None, "by": ANN, "since": NOON,
-                     "reason": "a deploy"} | more))  # fmt: skip
-
-
-def cause(task: str, code: str, count: int, error: str = "Boom: no") -> Cause:
-    return Cause(task, "persistent", code, count, NOON, NOON, error, ["01a22d35-48c5-7000-ab2c-b8855784618b"])
-
-
-# --- situations ------------------------------------------------------------------------------------------
 
 
 def test_in_a_quiet_system_there_is_nothing_to_do() -> None:
@@ -245,10 +187,6 @@ def test_without_a_priority_lane_the_most_urgent_is_critical() -> None:
     assert diagnose(replace(QUIET, lanes=lanes)).critical == "fast"
 
 
-def service(**facts: Any) -> Service:
-    return Service("carrier", frozenset({"ship"}), **facts)
-
-
 @pytest.mark.parametrize(
     ("facts", "expected", "commands"),
     [
@@ -381,135 +319,3 @@ def test_what_operators_have_set_is_taken_back_by_hand() -> None:
     assert found.stable
     assert words(found, Step.NOTE, Kind.CHANGE, Kind.LOOK) == []
     assert words(found, Step.NOTE, Kind.LATER) == ["throttle tenant:acme --off"]
-
-
-@pytest.mark.parametrize(
-    ("step", "below", "above"),
-    [
-        (
-            Step.LANE,
-            {"lanes": (row("normal", ready=1, oldest=10.0),)},
-            {"lanes": (row("normal", ready=1, oldest=10.1),)},
-        ),
-        (
-            Step.LANE,
-            {"lanes": (row("normal", ready=99, target=None, came_in=9.0),)},
-            {"lanes": (row("normal", ready=100, target=None, came_in=9.0),)},
-        ),
-        (
-            Step.DEPENDENCY,
-            {"lanes": (LATE,), "services": (service(running=19),)},
-            {"lanes": (LATE,), "services": (service(running=20),)},
-        ),
-        (
-            Step.DEPENDENCY,
-            {"services": (service(ok=81, failed=19),)},
-            {"services": (service(ok=80, failed=20),)},
-        ),
-        (
-            Step.DEPENDENCY,
-            {"services": (service(failed=9),)},
-            {"services": (service(failed=10),)},
-        ),
-        (
-            Step.THROTTLE,
-            {"lanes": (replace(LATE, came_in=1.0),), "crowds": {"normal": Crowd({"acme": 2000})}},
-            {"lanes": (replace(LATE, came_in=1.0),), "crowds": {"normal": Crowd({"acme": 2001})}},
-        ),
-        (
-            Step.RETRIES,
-            {"retries": Retries(49, 49, {("ship", "boom"): 49})},
-            {"retries": Retries(50, 50, {("ship", "boom"): 50})},
-        ),
-        (
-            Step.RETRIES,
-            {"retries": Retries(500, 5000, {("ship", "boom"): 124})},
-            {"retries": Retries(500, 5000, {("ship", "boom"): 125})},
-        ),
-        (
-            Step.LETTERS,
-            {"letters": Letters(19, 0.4, (cause("ship", "boom", 19),))},
-            {"letters": Letters(20, 0.4, (cause("ship", "boom", 20),))},
-        ),
-        (Step.LETTERS, {"letters": Letters(5, 0.4)}, {"letters": Letters(5, 0.5)}),
-    ],
-)
-def test_a_mark_is_passed_where_it_is_and_not_before(
-    step: Step, below: dict[str, Any], above: dict[str, Any]
-) -> None:
-    calm = {"quiet", "well", "nothing_to_cut", "calm", "some"}
-
-    assert diagnose(replace(QUIET, **below)).told(step).why in calm
-    assert diagnose(replace(QUIET, **above)).told(step).why not in calm
-
-
-# --- form ------------------------------------------------------------------------------------------------
-
-
-def worst(name: str) -> Sight:
-    """Everything is wrong, and all names are that name."""
-    return replace(
-        QUIET,
-        lanes=(LATE, URGENT),
-        crowds={"normal": Crowd({name: 3900}, {name: 3900})},
-        services=(Service(name, frozenset({name}), failed=50),),
-        retries=Retries(100, 100, {(name, name): 90}),
-        letters=Letters(500, 4.0, (cause(name, name, 480, name),)),
-        held=(Held(f"{name} is paused", name, name, ("resume", f"task:{name}")),),
-    )
-
-
-def test_every_change_names_its_app_and_its_reason() -> None:
-    found = diagnose(worst("ship"))
-
-    changes = [command for told in found.steps for command in told.of(Kind.CHANGE)]
-    assert len(changes) == 4
-    for command in changes:
-        said: Mapping[str, str] = dict(zip(command.words, command.words[1:], strict=False))
-        assert said["--app"] == "shop"
-        assert said["--reason"].startswith("runbook: ")
-
-
-@pytest.mark.parametrize(
-    "sight",
-    [
-        worst("ship"),
-        replace(worst("ship"), services=(), letters=Letters(9, 0.0, (cause("mail", "boom", 9),))),
-        replace(worst("ship"), services=(service(running=30, limit=30),), least=1),
-        replace(QUIET, drain=backlog(900, on=False)),
-        replace(QUIET, drain=backlog(900, paused=True)),
-        replace(QUIET, drain=backlog(900, rate=Rate(50, 1000, 50))),
-        replace(QUIET, lanes=(LATE, row("priority")), drain=backlog(900)),
-        replace(QUIET, lanes=(row("priority", paused=True),), pauses=(pause("lane:priority"),)),
-        replace(QUIET, held=tuple(
-            Held("x", ANN, "-", undo)
-            for topic in ("pause", "limit", "throttle", "drain", "slots", "retries", "breaker")
-            if (undo := way_back_of(topic, "normal")) is not None
-        )),
-    ],
-)  # fmt: skip
-def test_every_command_can_be_typed(sight: Sight) -> None:
-    found = [command for told in diagnose(sight).steps for command in told.commands]
-
-    assert found
-    for each in found:
-        command, arguments = resolve(list(each.words))
-        command.make_context(command.name, arguments)
-
-
-def test_a_command_is_shown_as_a_shell_takes_it() -> None:
-    for told in diagnose(worst("o'brien")).steps:
-        for command in told.commands:
-            assert shlex.split(command.line) == ["streamworker", *command.words]
-
-
-def test_names_that_no_command_line_can_carry_are_in_none() -> None:
-    for told in diagnose(worst(HOSTILE)).steps:
-        for command in told.commands:
-            assert not any(HOSTILE in word for word in command.words)
-            assert command.line.isprintable()
-
-
-def test_the_same_figures_always_give_the_same_advice() -> None:
-    assert diagnose(worst("x")).json() == diagnose(worst("x")).json()
-    assert json.loads(json.dumps(diagnose(worst(HOSTILE)).json()))["steps"][0]["number"] == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from streamworker.ops.runbook import Command, Kind, Step, diagnose, note
 from streamworker.ops.runbook.note import Ran
 from streamworker.postgres.entries import Action
-from tests.unit.test_runbook import ANN, HOSTILE, LATE, NOON, QUIET, URGENT, backlog, row, worst
+from tests.unit.sights import ANN, HOSTILE, LATE, NOON, QUIET, URGENT, backlog, row, worst
 
 BEFORE = diagnose(replace(QUIET, lanes=(LATE, URGENT), drain=backlog(9000)))
 AFTER = diagnose(replace(QUIET, at=NOON + 90_000, lanes=(row("normal"), row("priority")), drain=backlog(40)))
