@@ -43,7 +43,9 @@ local function is_open(gate, word, rec)
     if word.kind ~= 'rate' then drop_false_holders(gate) end
     left = room(gate, word)
   end
-  if left < 1 then return has_what_was_promised(gate, word) and may_take_over(gate, rec) end
+  if left < 1 then
+    return has_what_was_promised(gate, word) and not someone_earlier(gate, rec) and may_take_over(gate, rec)
+  end
   if someone_earlier(gate, rec) then return false end
   if gate.total == 0 then gate.spare, gate.spare_for = left, word end
   return true

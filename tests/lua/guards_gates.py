@@ -139,8 +139,9 @@ MUTATIONS = [
     # --- rates
     Mutation(BUCKET, "math.floor(level / period) - count_of(gate)", "math.floor(level / period)",
              test_gates_rate.test_a_promised_token_is_nobody_elses),
-    Mutation(PASS, "return has_what_was_promised(gate, word) and may_take_over(gate, rec)",
-             "return may_take_over(gate, rec)",
+    Mutation(PASS, "not someone_earlier(gate, rec) and may_take_over(gate, rec)", "may_take_over(gate, rec)",
+             test_gates_grants.test_who_comes_back_takes_no_grant_over_while_an_earlier_place_waits),
+    Mutation(PASS, "return has_what_was_promised(gate, word) and ", "return ",
              test_gates_rate.test_nobody_takes_over_a_token_that_was_promised_before_the_clock_went_back),
     Mutation(BUCKET, "gate.level = math.min(gate.level, full)", "gate.level = gate.level",
              test_gates_rate.test_a_smaller_burst_holds_at_once),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from streamworker.core.outcome import Success
+from streamworker.core.outcome import Release, Success
+from streamworker.core.states import Reason
 from tests.lua.driver import Shard, plan_of
 from tests.lua.gating import (
     APART,
+    BACK,
     LOCK,
     RETRY,
     UNCLAIMED,
@@ -20,17 +22,19 @@ from tests.lua.gating import (
     waiters,
 )
 
+GATE = "concurrency:g"
+
 
 def test_a_grant_that_nobody_claims_goes_to_the_next(shard: Shard) -> None:
     granted(shard)
-    assert holders(shard, "concurrency:g") == {"b": "granted"}
+    assert holders(shard, GATE) == {"b": "granted"}
 
     shard.elapse(UNCLAIMED - 1)
     assert shard.wake()[0] == 0
     shard.elapse(1)
     shard.wake()
 
-    assert holders(shard, "concurrency:g") == {"c": "granted"}
+    assert holders(shard, GATE) == {"c": "granted"}
     assert places(shard, "b", "c") == {"b": "r", "c": "r"}
 
 
@@ -41,8 +45,8 @@ def test_the_earlier_place_takes_over_a_later_grant_that_is_not_claimed(shard: S
 
     assert ids(shard.claim()) == ["b"]
 
-    assert holders(shard, "concurrency:g") == {"b": "runs"}
-    shard.check("c", place="concurrency:g", attempt=0)
+    assert holders(shard, GATE) == {"b": "runs"}
+    shard.check("c", place=GATE, attempt=0)
 
 
 def test_a_later_place_takes_nothing_over(shard: Shard) -> None:
@@ -54,7 +58,7 @@ def test_a_later_place_takes_nothing_over(shard: Shard) -> None:
     (b,) = shard.claim(limit=1)
     shard.settle(b, Success())
 
-    assert holders(shard, "concurrency:g") == {"c": "granted"}
+    assert holders(shard, GATE) == {"c": "granted"}
 
 
 def test_who_loses_two_grants_waits_once(shard: Shard) -> None:
@@ -81,8 +85,8 @@ def test_arrivals_do_not_take_over(shard: Shard) -> None:
 
     assert ids(shard.claim(plan=plan_of(("normal", 0, 1, 3)), limit=1)) == ["b"], "d was read first"
 
-    shard.check("d", place="concurrency:g")
-    assert holders(shard, "concurrency:g") == {"b": "runs"}
+    shard.check("d", place=GATE)
+    assert holders(shard, GATE) == {"b": "runs"}
 
 
 def test_a_later_place_does_not_take_over_an_earlier_grant(shard: Shard) -> None:
@@ -95,11 +99,11 @@ def test_a_later_place_does_not_take_over_an_earlier_grant(shard: Shard) -> None
     b, c = shard.deliver("w1", kind="r")
     assert shard.claim(offers=[b]) == []
     shard.settle(x, Success())
-    assert holders(shard, "concurrency:g") == {"b": "granted"}
+    assert holders(shard, GATE) == {"b": "granted"}
 
     assert ids(shard.claim(limit=1, offers=[c])) == ["b"], "c was looked at first"
 
-    shard.check("c", place="concurrency:g")
+    shard.check("c", place=GATE)
 
 
 def test_a_grant_of_an_entity_does_not_go_back(shard: Shard) -> None:
@@ -118,7 +122,7 @@ def test_a_claimed_grant_does_not_go_back(shard: Shard) -> None:
 
     assert shard.wake()[0] == 0
 
-    assert holders(shard, "concurrency:g") == {"b": "runs"}
+    assert holders(shard, GATE) == {"b": "runs"}
 
 
 def test_a_job_that_is_stopped_later_keeps_the_locks_before_and_gives_back_the_rest(shard: Shard) -> None:
@@ -164,12 +168,12 @@ def test_a_grant_in_quarantine_goes_back_too(shard: Shard) -> None:
     (b,) = shard.claim()
     assert shard.claim(plan=plan_of(APART)) == []
     shard.settle(b, Success())
-    assert (holders(shard, "concurrency:g"), shard.state("a")["place"]) == ({"a": "granted"}, "q")
+    assert (holders(shard, GATE), shard.state("a")["place"]) == ({"a": "granted"}, "q")
 
     shard.elapse(UNCLAIMED)
     shard.wake()
 
-    assert holders(shard, "concurrency:g") == {"c": "granted"}
+    assert holders(shard, GATE) == {"c": "granted"}
     assert ids(shard.claim(plan=plan_of(APART))) == ["a"], "it takes over what c has not claimed"
 
 
@@ -208,3 +212,28 @@ def test_a_granted_job_that_ends_wakes_the_next(shard: Shard, end: str) -> None:
         shard.promote()
 
     assert holders(shard) == {"c": "granted"}
+
+
+def test_who_comes_back_takes_no_grant_over_while_an_earlier_place_waits(shard: Shard) -> None:
+    """The grant went to the urgent lane, but `b` would have been the next of those behind it."""
+    gates = "0 concurrency:g|1"
+    shard.declare(lanes="priority normal")
+    a = granted(shard, gates)
+    (b,) = shard.claim()
+    assert (a.job_id, b.job_id) == ("a", "b")
+    shard.settle(b, Release(Reason.SNOOZED, 100))
+    (c,) = shard.claim()
+    shard.elapse(100)
+    shard.promote()
+    assert shard.claim() == []
+    fill(shard, "u", gates=gates, lane="priority")
+    assert shard.claim(plan=plan_of("priority")) == []
+
+    shard.settle(c, BACK)
+
+    assert holders(shard, GATE) == {"u": "granted"}
+    assert shard.claim() == []
+    assert waiters(shard, GATE) == ["b", "c"]
+    (u,) = shard.claim(plan=plan_of("priority"))
+    shard.settle(u, Success())
+    assert ids(shard.claim()) == ["b"]
