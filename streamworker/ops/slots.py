@@ -118,7 +118,7 @@ def check_room(workers: list[dict[str, Any]], before: Mapping[str, int], after: 
                 "reserved",
                 wanted,
                 f"are more in all lanes than worker {worker['id']} can reserve, with {room} slots of which "
-                "one is shared; reserve fewer, or say --clamp: such workers scale all reservations down alike",
+                "one is shared; reserve fewer, or say --clamp: such workers scale all reservations down",
             )
 
 

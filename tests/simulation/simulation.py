@@ -245,7 +245,7 @@ class Simulation:
             self.story.jumps.append(self.story.now)
         log = self._redis.call("XLEN", self._redis.keys.events)
         self.story.offsets.append((log, self._redis.offset_ms))
-        # A sweep that sees a lease far ahead shortens it to two, but there may be none for as long as it lies ahead.
+        # A sweep that sees a lease far ahead shortens it to two; perhaps there is none while it lies ahead.
         self.story.fault(FaultKind.HINTS, None, sweeps_after=max(2 * LEASE, -seconds))
         self.story.fault(FaultKind.STALL, None, seconds=abs(seconds) + LEASE)
 
