@@ -152,6 +152,7 @@ def lines(account: Account) -> Sequence[str]:
         f"faults             {listed(told['dealt'])}",
         f"in between         {listed(told['tricks'])}",
         f"as seen            {listed(told['faults'])}",
+        f"overload           {listed(told['moved'])}",
         f"duplicates         {listed(told['duplicates'])}",
         f"recovery           {told['recovered']} jobs: {recovery}; {left} s left to the bound at the least",
         f"lost               {figures.lost}",

@@ -11,6 +11,7 @@ from typing import Any
 from streamworker.core.states import Status
 from tests.chaos.history import FaultKind, History, lives
 from tests.chaos.recovery import recoveries, second_starts
+from tests.chaos.rules import MOVES
 from tests.chaos.verdict import Kind, Violation
 
 
@@ -24,6 +25,8 @@ class Figures:
     starts: int = 0
     #: Faults by kind.
     faults: Counter[str] = field(default_factory=Counter)
+    #: What overload did to jobs, by the log: drained and merged; and the calls of an ill dependency.
+    moved: Counter[str] = field(default_factory=Counter)
     #: Second starts without an outcome in between, by what caused them.
     duplicates: Counter[str] = field(default_factory=Counter)
     #: Seconds from each death to the recovery of each job that was in flight.
@@ -40,6 +43,12 @@ class Figures:
         ends = Counter(life.edges[-1].to_status for life in jobs.values() if life.edges)
         figures.succeeded, figures.failed = ends[Status.SUCCEEDED], ends[Status.FAILED_TERMINAL]
         figures.faults.update(str(fault.kind) for fault in history.faults)
+        figures.moved.update(edge.reason for edge in history.transitions if edge.reason in MOVES)
+        figures.moved["called while ill"] = sum(
+            ill.name in start.holds and ill.since <= start.at <= ill.until
+            for ill in history.illnesses
+            for start in history.starts
+        )
         for *_, cause in second_starts(history, jobs):
             figures.duplicates[str(cause or "unexplained")] += 1
         for recovery in recoveries(history, jobs):
@@ -56,6 +65,7 @@ class Figures:
         self.failed += other.failed
         self.starts += other.starts
         self.faults.update(other.faults)
+        self.moved.update(other.moved)
         self.duplicates.update(other.duplicates)
         self.recovery_seconds += other.recovery_seconds
         self.closest = min(self.closest, other.closest)
@@ -81,6 +91,7 @@ class Figures:
             "failed": self.failed,
             "handler_starts": self.starts,
             "faults": {str(kind): self.faults[kind] for kind in FaultKind},
+            "moved": dict(self.moved),
             "duplicates": dict(self.duplicates),
             "recovered": len(self.recovery_seconds),
             "recovery_seconds": {
