@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import sys
+import time
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,9 @@ class Walk:
             async with open_queue(self._settings) as queue:
                 return diagnose(await look(queue, self._seconds), self._critical)
 
-        return asyncio.run(once())
+        found = asyncio.run(once())
+        self._looked = time.monotonic()
+        return found
 
     def now(self) -> Diagnosis:
         """What is there by now: looked at again once something was run."""
@@ -116,13 +119,9 @@ class Walk:
     def run(self, step: Step, command: Command) -> None:
         """Run a command, show what it prints, and keep it for the note."""
         from streamworker.ops.runbook.note import Ran
-        from streamworker.store.depths import now_ms
 
-        async def clock() -> int:
-            async with open_queue(self._settings) as queue:
-                return await now_ms(queue.caller.command)
-
-        at = asyncio.run(clock())
+        # By Redis's clock, as the log has it.
+        at = self._now.sight.at + round((time.monotonic() - self._looked) * 1000)
         code, output = call(command.words, self._settings)
         self.ran.append(Ran(step, command, at, code, output))
         if self._shown:

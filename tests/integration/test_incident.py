@@ -179,10 +179,12 @@ async def test_the_runbook_ends_an_incident(valkey: BenchServer, namespace: str,
         await wait_until_async(lambda: one.p99() < TARGET, timeout=60, what="the workers are up")
 
         # Then it is not.
+        await one.call("drain", "--off")  # so that the backlog is as long as is said, however long that takes
+        await one.fill_backlog()
+        await one.call("drain", "--reset")
         began = await now_ms(one.queue.caller.command)
         (tmp_path / "slow").touch()
         one.produce("resize", FLOOD, tenant="acme")
-        await one.fill_backlog()
         await wait_until_async(lambda: one.p99() > TARGET, timeout=60, what="those who pay wait")
 
         async def all_is_seen() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import gather, sleep
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -33,19 +33,18 @@ async def look(queue: Queue, seconds: float = BETWEEN) -> Sight:
     ServerUnsuitable or ReplyError.
     """
     before, _ = await top.look(queue)
-    await asyncio.sleep(seconds)
+    await sleep(seconds)
     now, drain = await top.look(queue)
     frame = top.frame(before, now, drain)
-    declared = await declarations(queue)
-    workers = await inspect.workers(queue)
-    pauses = tuple(await tune.pauses(queue))
-    throttles = tuple(await overload.throttles(queue))
-    limits = await tune.limits(queue)
-    found = await breakers.breakers(queue)
+    # At once: on a busy machine each round trip takes its time.
+    (declared, workers), (pauses, throttles, set_now), (limits, found), (crowd, tried, died) = await gather(
+        gather(declarations(queue), inspect.workers(queue)),
+        gather(tune.pauses(queue), overload.throttles(queue), settings.settings(queue)),
+        gather(tune.limits(queue), breakers.breakers(queue)),
+        gather(crowds(queue, now, drain), retries(queue), letters(queue, round(now.at * 1000))),
+    )
     slots = [worker["concurrency"] or 0 for worker in workers]
     passed = now.at - before.at
-    set_now = await settings.settings(queue)
-    died = await letters(queue, round(now.at * 1000))
     return Sight(
         app=queue.settings.namespace,
         at=round(now.at * 1000),
@@ -54,13 +53,13 @@ async def look(queue: Queue, seconds: float = BETWEEN) -> Sight:
         slots=sum(slots),
         least=min(slots, default=0),
         serving=Counter(lane for worker in workers for lane in worker["lanes"]),
-        crowds=await crowds(queue, now, drain),
+        crowds=crowd,
         services=tuple(services(declared, found, limits, now)),
         drain=drain,
         deferred=(deferred(now) - deferred(before)) / passed if passed > 0 else 0.0,
-        throttles=throttles,
-        pauses=pauses,
-        retries=await retries(queue),
+        throttles=tuple(throttles),
+        pauses=tuple(pauses),
+        retries=tried,
         letters=replace(died, total=frame.dead, a_second=frame.dying or 0.0),
         keyed=frozenset(task for task, one in declared.items() if one.key is not None),
         held=held(set_now),
