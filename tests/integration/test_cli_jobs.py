@@ -389,6 +389,7 @@ def test_lanes_count_what_waits_and_what_runs(any_desk: Desk) -> None:
 
     age = found[0].pop("oldest_age_seconds")
     assert 0 <= age < 60
+    assert [lane.pop("slots") for lane in found] == [None, None], "no operator has set any"
     assert found == [
         {"lane": "normal", "depth": 2, "in_flight": 1, "paused": False},
         # A delay is not due, so nothing waits there.
