@@ -296,7 +296,7 @@ async def test_a_claim_that_runs_is_not_offered_back(
             [producer.tasks["hold"].call(), producer.tasks["work"].call()]
         )
         assert await brief.result(10) == 1
-        assert rule.happened
+        await wait_until_async(lambda: rule.happened, what="the reply is lost")
         await wait_until_async(
             lambda: observer.record(running.id).status is Status.PROCESSING, what="its start is marked"
         )
