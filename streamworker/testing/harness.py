@@ -45,6 +45,8 @@ PATIENCE = 10.0
 LOOK_EVERY = 0.01
 #: Timers of gates that one call serves.
 WOKEN = 100
+#: Calls in a row that find nothing before nothing is due: with few slots, one reads a part of the streams.
+LOOKS = 3
 #: Attempts in one `drain`, at most: jobs that enqueue each other for ever are a fault of the test.
 MOST_ATTEMPTS = 10_000
 
@@ -153,6 +155,7 @@ class Harness:
         self._draining = True
         before = self._attempts
         quiet_until = self._loop.time() + parse(patience, what="patience")
+        looks = 0
         try:
             while True:
                 if self._attempts - before > MOST_ATTEMPTS:
@@ -160,11 +163,14 @@ class Harness:
                 await asyncio.sleep(0)
                 self._promote()
                 if self._exchange() or self._outbox:
+                    looks = 0
                     continue
                 if any(running.occupies for running in self._held.values()):
                     if self._loop.time() >= quiet_until:
                         raise AssertionError(self._still_running())
                     await self._look()
+                elif looks < LOOKS:  # a call with few slots may look at one stream of a lane only
+                    looks += 1
                 elif not (until_idle and self._move_to_next()):
                     return self._attempts - before
         finally:

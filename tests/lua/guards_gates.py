@@ -71,7 +71,7 @@ MUTATIONS = [
     Mutation(PASS, "  return_grants(rec, function(name) return name ~= word.name end)\n", "",
              test_gates_grants.test_who_loses_two_grants_waits_once),
     Mutation(PASS, "  if not mine then return false end\n", "  mine = mine or 0\n",
-             test_gates_grants.test_arrivals_do_not_take_over),
+             test_gates_grants.test_arrivals_do_not_take_over_where_nobody_waits),
     Mutation(PASS, "format('(%d', -mine)", "'(0'",
              test_gates_grants.test_a_later_place_does_not_take_over_an_earlier_grant),
     Mutation(PASS, "gate.spare_for == word and gate.spare > 0", "gate.spare_for == word",

@@ -89,6 +89,19 @@ def test_arrivals_do_not_take_over(shard: Shard) -> None:
     assert holders(shard, GATE) == {"b": "runs"}
 
 
+def test_arrivals_do_not_take_over_where_nobody_waits(shard: Shard) -> None:
+    gates = "0 concurrency:g|1"
+    fill(shard, "a", "b", gates=gates)
+    (a,) = shard.claim()
+    shard.settle(a, Success())
+    assert holders(shard, GATE) == {"b": "granted"}
+    fill(shard, "d", gates=gates)
+
+    assert ids(shard.claim(plan=plan_of(("normal", 0, 1, 3)), limit=1)) == ["b"], "d was read first"
+
+    shard.check("d", place=GATE)
+
+
 def test_a_later_place_does_not_take_over_an_earlier_grant(shard: Shard) -> None:
     granted(shard)
     for _ in range(2):  # b's grant goes to c, and c's to nobody: both stand in ready without

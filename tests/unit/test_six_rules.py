@@ -277,7 +277,7 @@ def imports_of(path: Path) -> Iterator[str]:
 def test_no_decision_reads_a_cache(layer: str) -> None:
     """DESIGN 9: a cache never decides a job's fate: `core` and `store` cannot import it, nor keep their own.
 
-    The text of the Lua files is kept once it is read; it does not change while a process lives. The names of the
+    The text of the Lua files is kept once it is read; it does not change while a process lives. Names of the
     parts of a line of the log are taken apart once.
     """
     found = {
