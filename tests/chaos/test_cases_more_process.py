@@ -23,6 +23,10 @@ from tests.proxy import Proxy
 from tests.servers import BenchServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.skipif(
+    "STREAMWORKER_CASES_SCALE" not in os.environ, reason="starts many processes: make soak-rounds runs it"
+)
+
 #: Starts a worker of `more_jobs`, and returns once it claims jobs.
 Start = Callable[..., WorkerProcess]
 
