@@ -1,7 +1,6 @@
-"""What can go wrong, and what kind of wrong it is.
+"""What can go wrong: the exceptions that users raise and catch, and the codes that they carry.
 
-The exceptions that users raise and catch, and `classify`, which turns any exception of a handler into the
-error class and code that the retry policy works with.
+What kind of wrong an exception is, this package's or any other, says `core.classify`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from streamworker.core.foreign import Verdict as Verdict
-from streamworker.core.foreign import database, http_status, network
-from streamworker.core.states import ErrorClass
-from streamworker.core.text import truncate_text
+if TYPE_CHECKING:
+    from streamworker.core.classify import Verdict as Verdict
+    from streamworker.core.classify import classify as classify
+    from streamworker.core.classify import error_text as error_text
 
 
 class StreamworkerError(Exception):
@@ -303,7 +303,7 @@ class ServerUnsuitable(StreamworkerError):
         super().__init__(f"{problem}; {remedy}")
 
 
-# --- classification --------------------------------------------------------------------------------------
+# --- codes, and what of a message is shown ---------------------------------------------------------------
 
 _CODE = re.compile(r"[a-z0-9_.-]{1,44}", re.ASCII)
 #: Codes that the engine gives meaning to. An exception whose class happens to be called `Cancelled` must not
@@ -316,124 +316,14 @@ RESERVED_CODES = frozenset(
 
 def check_code(code: object) -> str:
     """Return `code` if it is a valid error code: 1 to 44 of `a-z 0-9 _ . -`. Raises InvalidArgument."""
-    if not isinstance(code, str) or not _CODE.fullmatch(code):
+    if not is_code(code):
         raise InvalidArgument("error code", code, "use 1 to 44 characters of a-z, 0-9, '_', '.' and '-'")
     return code
 
 
-_WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
-
-def classify(
-    exc: BaseException,
-    *,
-    transient: tuple[type[BaseException], ...] = (),
-    persistent: tuple[type[BaseException], ...] = (),
-) -> Verdict:
-    """Say what kind of error `exc` is; never raises.
-
-    Types that the task declared come first, the one nearest in the MRO wins (a type in both is transient);
-    they change the class and keep the code. Then this package's own errors, HTTP statuses, time-outs and lost
-    connections. All else is *unknown*, with the class name as code. A group is as bad as its worst member:
-    one persistent error makes it persistent, one unknown error unknown.
-    """
-    try:
-        verdict = _judge(exc, transient, persistent)
-        for cls in type(exc).__mro__:
-            if cls in transient:
-                return Verdict(ErrorClass.TRANSIENT, verdict.code, verdict.retry_after)
-            if cls in persistent:
-                return Verdict(ErrorClass.PERSISTENT, verdict.code)
-    except BaseException:  # a property of a foreign exception may raise anything
-        return Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
-    return verdict
-
-
-def _judge(
-    exc: BaseException,
-    transient: tuple[type[BaseException], ...],
-    persistent: tuple[type[BaseException], ...],
-) -> Verdict:
-    if isinstance(exc, BaseExceptionGroup):
-        members = [classify(member, transient=transient, persistent=persistent) for member in _members(exc)]
-        return max(members, key=_badness)
-    own = _own(exc) if isinstance(exc, StreamworkerError) else None
-    found = own or http_status(exc) or database(exc) or network(exc)
-    return found or Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
-
-
-def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """What is in the group and in the groups within it, however deep, each once."""
-    found: list[BaseException] = []
-    waiting: list[BaseException] = [group]
-    seen = {id(group)}
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, BaseExceptionGroup):
-            found.append(one)
-            continue
-        for member in reversed(one.exceptions):  # so that the first comes out first
-            if id(member) not in seen:
-                seen.add(id(member))
-                waiting.append(member)
-    return found
-
-
-def _badness(verdict: Verdict) -> tuple[int, float]:
-    rank = (ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.PERSISTENT).index(verdict.error_class)
-    return rank, verdict.retry_after or 0.0
-
-
-def _own(exc: StreamworkerError) -> Verdict | None:
-    match exc:
-        case RetryAfter():
-            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc), max(exc.seconds, 0.0))
-        case TransientError():
-            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc))
-        case PersistentError():
-            return Verdict(ErrorClass.PERSISTENT, _safe_code(exc))
-        case Cancel():
-            return Verdict(ErrorClass.PERSISTENT, "cancelled")
-        case SerializationError() | PayloadTooLarge():
-            return Verdict(ErrorClass.PERSISTENT, _name_code(type(exc)))
-        case EnqueueRejected():
-            return Verdict(ErrorClass.TRANSIENT, "enqueue_rejected", exc.retry_after)
-        case _:
-            return None
-
-
-def _safe_code(exc: TransientError | PersistentError) -> str:
-    code: object = exc.code
-    if not isinstance(code, str) or not _CODE.fullmatch(code):
-        return _name_code(type(exc))
-    return f"error_{code}" if code in RESERVED_CODES else code
-
-
-def _name_code(cls: type) -> str:
-    code = re.sub(r"[^a-z0-9_]", "_", _WORD_BREAK.sub("_", cls.__name__).lower())
-    return (f"error_{code}" if code in RESERVED_CODES else code)[:44]
-
-
-#: Members of a group that its text shows, and groups within groups: the text is cut anyway.
-_SHOWN_MEMBERS, _SHOWN_DEPTH = 5, 4
-
-
-def error_text(exc: BaseException) -> str:
-    """Return `ClassName: message` for the record, at most 8 kB of valid UTF-8; never raises."""
-    return truncate_text(_text(exc))
-
-
-def _text(exc: BaseException, depth: int = 0) -> str:
-    name = type(exc).__name__
-    try:
-        message = str(exc)
-    except BaseException as broken:  # SystemExit too: the job's outcome waits for this text
-        message = f"(its message cannot be shown: {type(broken).__name__})"
-    text = f"{name}: {message}" if message else name
-    if isinstance(exc, BaseExceptionGroup):  # its own message says only how many there are
-        members = exc.exceptions[:_SHOWN_MEMBERS] if depth < _SHOWN_DEPTH else ()
-        text += " [" + ("; ".join(_text(member, depth + 1) for member in members) or "…") + "]"
-    return text
+def is_code(code: object) -> TypeGuard[str]:
+    """Whether `check_code` would let it pass."""
+    return isinstance(code, str) and _CODE.fullmatch(code) is not None
 
 
 def _shown(value: object) -> str:
@@ -443,3 +333,10 @@ def _shown(value: object) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def __getattr__(name: str) -> Any:
+    """`classify` and what goes with it, which needs all of the above, under the name of this module too."""
+    if name not in ("Verdict", "classify", "error_text"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("streamworker.core.classify"), name)

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamworker.core.durations import Duration, format_ms, to_ms
-from streamworker.core.errors import ConfigurationError, Verdict
+from streamworker.core.errors import ConfigurationError
+from streamworker.core.foreign import Verdict
 from streamworker.core.overrides import RetryOverride
 from streamworker.core.states import HELD, ErrorClass, Status
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from streamworker.app import App
 from streamworker.core import durations
-from streamworker.core.errors import InvalidArgument, error_text
+from streamworker.core.classify import error_text
+from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release

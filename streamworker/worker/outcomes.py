@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from streamworker.core import codec, durations
-from streamworker.core.errors import Cancel, TransientError, classify, error_text
+from streamworker.core.classify import classify, error_text
+from streamworker.core.errors import Cancel, TransientError
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooze, Success
 from streamworker.core.overrides import RetryOverride

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from streamworker.core.errors import classify
+from streamworker.core.classify import classify
 from streamworker.core.foreign import answered, violated
 from streamworker.core.states import ErrorClass
 

@@ -18,7 +18,7 @@ from streamworker import (
     DependencyTimeout,
     TransientError,
 )
-from streamworker.core.errors import classify
+from streamworker.core.classify import classify
 from streamworker.core.states import ErrorClass
 from streamworker.flow.dependency import Dependencies, DependencyCall, Result, result_of
 

@@ -24,6 +24,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from streamworker.core import errors
+from streamworker.core.classify import Verdict, classify, error_text
 from streamworker.core.errors import (
     Cancel,
     ConfigurationError,
@@ -50,10 +51,7 @@ from streamworker.core.errors import (
     StreamworkerError,
     TransientError,
     UnknownTask,
-    Verdict,
     check_code,
-    classify,
-    error_text,
 )
 from streamworker.core.states import ErrorClass
 
@@ -393,9 +391,15 @@ def test_a_status_on_an_exception_of_another_library_means_nothing() -> None:
     assert classify(error) == Verdict(UNKNOWN, "runtime_error")
 
 
+def test_the_judgement_goes_by_the_name_of_the_errors_too() -> None:
+    assert (errors.classify, errors.error_text, errors.Verdict) == (classify, error_text, Verdict)
+    with pytest.raises(AttributeError, match="no attribute 'clasify'"):
+        errors.clasify  # noqa: B018
+
+
 def test_no_http_library_is_imported_to_classify() -> None:
     script = (
-        "import sys; from streamworker.core.errors import classify; classify(ValueError('x'));"
+        "import sys; from streamworker.core.classify import classify; classify(ValueError('x'));"
         "print([name for name in ('httpx', 'requests', 'aiohttp') if name in sys.modules])"
     )
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamworker.core.errors import InvalidArgument, RetryAfter, Verdict, classify
+from streamworker.core.classify import Verdict, classify
+from streamworker.core.errors import InvalidArgument, RetryAfter
 from streamworker.core.lane import Lane
 from streamworker.core.overrides import RetryOverride, RetryOverrides
 from streamworker.core.retry import Burial, Decision, Retry, decide_recovery, recompute_delay_ms

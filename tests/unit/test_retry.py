@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamworker.core.errors import ConfigurationError, DurationError, RetryAfter, Verdict, classify
+from streamworker.core.classify import Verdict, classify
+from streamworker.core.errors import ConfigurationError, DurationError, RetryAfter
 from streamworker.core.retry import (
     MAX_RETRY_AFTER_MS,
     Burial,
