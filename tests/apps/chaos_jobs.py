@@ -38,6 +38,7 @@ app = App(
     dependencies={
         "carrier": Dependency(concurrency=4),
         "bank": Dependency(
+            concurrency=8,
             breaker=Breaker(calls=5, window="2s", open_for="500ms", probes=2, ramp="1s"),
         ),
     },
@@ -216,7 +217,7 @@ async def called(ctx: Context, parcel: int, seconds: float = 0.05) -> int:
 @app.task(retry=SHORT, uses=["bank"])
 async def paid(ctx: Context, seconds: float = 0.02) -> int:
     """Call the bank, which is ill while a file says so."""
-    with journaled(ctx, "breaker:dependency:bank"):
+    with journaled(ctx, "breaker:dependency:bank", "concurrency:dependency:bank"):
         async with ctx.dependency("bank"):
             await asyncio.sleep(seconds)
             if os.path.exists(f"{os.environ['CHAOS_GO']}-ill"):  # noqa: ASYNC240, PTH110 - as in `hold`
@@ -224,11 +225,20 @@ async def paid(ctx: Context, seconds: float = 0.02) -> int:
         return ctx.attempt
 
 
-@app.task(retry=SHORT, coalesce=Coalesce("collect", by="about:{thing}", window="300ms", limit=20))
+@app.task(retry=SHORT, coalesce=Coalesce("collect", by="about:{thing}", window="300ms", limit=8))
 async def gathered(ctx: Context, thing: int, items: list[str]) -> int:
     """Work on the items of many events at once."""
     with journaled(ctx, *(f"item:{item}" for item in items)):
+        await asyncio.sleep(0.02)
         return len(items)
+
+
+@app.task(retry=SHORT, coalesce=Coalesce("latest", by="about:{thing}", window="300ms", limit=6))
+async def newest(ctx: Context, thing: int, event: str) -> str:
+    """Work on the latest of many events."""
+    with journaled(ctx, f"event:{event}"):
+        await asyncio.sleep(0.02)
+        return event
 
 
 @app.task(retry=SHORT)

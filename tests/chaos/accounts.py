@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -45,12 +46,16 @@ class Accounts:
                 self._maybe.update(unknown.job_ids)
             raise
 
-    def note(self, requests: Iterable[Request], handles: Sequence[Handle]) -> None:
-        """Enter what was answered."""
+    def note(
+        self, requests: Sequence[Request], handles: Sequence[Handle], sent: Sequence[float] = ()
+    ) -> None:
+        """Enter what was answered. `sent`: when each request was sent first, if that is known."""
+        answered = time.time()
         with self._lock:
-            for request, handle in zip(requests, handles, strict=True):
+            for request, handle, first in zip(requests, handles, sent or [0.0] * len(requests), strict=True):
                 lane = request.options.lane or ""
-                one = Accepted(handle.id, request.task, lane, handle.disposition, request.options.key)
+                key, disposition = request.options.key, handle.disposition
+                one = Accepted(handle.id, request.task, lane, disposition, key, first, answered)
                 self._accepted.append(one)
                 if handle.disposition in _TAKEN:
                     self._wanted.add(handle.id)

@@ -12,6 +12,7 @@ from typing import Any
 from tests.chaos.bench import Bench
 from tests.chaos.checker import Violation
 from tests.chaos.director import Director
+from tests.chaos.events import Events
 from tests.chaos.figures import Figures
 from tests.chaos.gremlins import Gremlins
 from tests.chaos.illness import Illness
@@ -103,7 +104,8 @@ class Campaign:
         gremlins = Gremlins(self._bench, self._fork(), every=lease / 4)
         operator = Operator(self._bench, self._fork(), every=lease)
         illness = Illness(self._bench, self._fork(), every=3 * lease)
-        with gremlins, operator, illness, traffic:
+        events = Events(self._bench, self._fork())
+        with gremlins, operator, illness, events, traffic:
             for blow in blows:
                 due = part.jobs * (dealt + 1) // (len(blows) + 1)
                 while traffic.made < due and not traffic.done:
@@ -117,7 +119,7 @@ class Campaign:
                 dealt += 1
                 self._progress(f"{name}: {blow} dealt", always=True)
         self.account.tricks.update(gremlins.done + operator.done + illness.done)
-        self.account.failed_calls += traffic.failed_calls
+        self.account.failed_calls += traffic.failed_calls + events.failed_calls
         self.account.cancelled += traffic.cancelled
         self.account.replayed += traffic.replayed
         run = self._bench.judge(OVER_SECONDS)
@@ -153,6 +155,7 @@ def lines(account: Account) -> Sequence[str]:
         f"in between         {listed(told['tricks'])}",
         f"as seen            {listed(told['faults'])}",
         f"overload           {listed(told['moved'])}",
+        f"breaker            {told['breaker_bound_left_calls']} calls left to the bound at the least",
         f"duplicates         {listed(told['duplicates'])}",
         f"recovery           {told['recovered']} jobs: {recovery}; {left} s left to the bound at the least",
         f"lost               {figures.lost}",

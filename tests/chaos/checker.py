@@ -1,15 +1,15 @@
 """The one judge of all chaos runs and simulations: what is wrong with a history.
 
 Each rule is a function of its own: those in `rules` look at one job, those in `recovery` at what faults did,
-those in `gates` at who held what, those in `overload` at backlog, windows, breakers and caches, those in
-`account` at the run as a whole.
+those in `gates` at who held what, those in `overload` at backlog, breakers and caches, those in `merging` at
+windows, those in `account` at the run as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.chaos import account, gates, overload, recovery, rules
+from tests.chaos import account, gates, merging, overload, recovery, rules
 from tests.chaos.history import History, Life, Limits, lives
 from tests.chaos.verdict import Kind, Violation
 
@@ -45,9 +45,11 @@ RUN_RULES: tuple[RunRule, ...] = (
     gates.not_in_a_pause,
     overload.drained_in_turn,
     overload.drained_by_tokens,
-    overload.items_are_where_told,
     overload.the_ill_are_left_alone,
     overload.no_wrong_value,
+    merging.events_are_where_told,
+    merging.events_are_there_once,
+    merging.windows_are_not_too_full,
 )
 
 

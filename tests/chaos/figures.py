@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamworker.core.states import Status
+from streamworker.core.states import Disposition, Status
 from tests.chaos.history import FaultKind, History, lives
+from tests.chaos.merging import sizes, told
+from tests.chaos.overload import allowed_calls
 from tests.chaos.recovery import recoveries, second_starts
 from tests.chaos.rules import MOVES
 from tests.chaos.verdict import Kind, Violation
@@ -33,6 +35,8 @@ class Figures:
     recovery_seconds: list[float] = field(default_factory=list)
     #: By how many seconds a recovery stayed below its bound, at least.
     closest: float = math.inf
+    #: By how many calls an ill dependency stayed below its bound, at least.
+    breaker_left: float = math.inf
     violations: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -49,6 +53,17 @@ class Figures:
             for ill in history.illnesses
             for start in history.starts
         )
+        figures.moved["events merged"] = sum(
+            one.disposition is Disposition.COALESCED for one in told(history)
+        )
+        for job_id, size in sizes(history, jobs).items():
+            limit = history.limits.merging[jobs[job_id].task][1]
+            figures.moved["windows closed by limit" if size >= limit else "windows closed by time"] += 1
+        for ill in history.illnesses:
+            called, most, _ = allowed_calls(history, jobs, ill)
+            figures.moved["calls heard while ill"] += called
+            figures.moved["of them allowed"] += most
+            figures.breaker_left = min(figures.breaker_left, most - called)
         for *_, cause in second_starts(history, jobs):
             figures.duplicates[str(cause or "unexplained")] += 1
         for recovery in recoveries(history, jobs):
@@ -69,6 +84,7 @@ class Figures:
         self.duplicates.update(other.duplicates)
         self.recovery_seconds += other.recovery_seconds
         self.closest = min(self.closest, other.closest)
+        self.breaker_left = min(self.breaker_left, other.breaker_left)
         self.violations.update(other.violations)
 
     @property
@@ -99,6 +115,7 @@ class Figures:
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
             },
             "recovery_bound_left_seconds": None if math.isinf(self.closest) else round(self.closest, 3),
+            "breaker_bound_left_calls": None if math.isinf(self.breaker_left) else self.breaker_left,
             "lost": self.lost,
             "stale_accepted": self.stale_accepted,
             "double_outcomes": self.double_outcomes,

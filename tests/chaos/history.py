@@ -38,6 +38,9 @@ class Accepted:
     lane: str
     disposition: Disposition = Disposition.ACCEPTED
     key: str | None = None
+    #: When the request was sent for the first time, and when it was answered; 0: nobody knows.
+    sent: float = 0.0
+    answered: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,8 @@ class Limits:
     breakers: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
     #: Jobs that all workers together may run at once.
     slots: int = 0
-    #: Tasks whose jobs are merged.
-    merging: Collection[str] = ()
+    #: Tasks whose jobs are merged: how, and how many items or events a window takes.
+    merging: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     #: Tasks whose entity is kept through retries.
     strict: Collection[str] = ()
     #: Seconds that a busy machine may take beyond D6's bound.
@@ -180,7 +183,11 @@ def declared(app: App) -> dict[str, Any]:
         "rates": {name: _rate(text) for name, text in figures.items() if name.startswith("rate:")},
         "drain": _rate(app.bounds()["drain"]),
         "breakers": {name: _breaker(text) for name, text in figures.items() if name.startswith("breaker:")},
-        "merging": {name for name, task in app.tasks.items() if task.coalescer is not None},
+        "merging": {
+            name: (task.coalescer.declared.mode, task.coalescer.declared.limit)
+            for name, task in app.tasks.items()
+            if task.coalescer is not None
+        },
         "strict": {name for name, gates in words.items() if any(each.figures == "strict" for each in gates)},
     }
 

@@ -7,11 +7,15 @@ import threading
 import time
 from collections import Counter
 
+from streamworker.core.errors import StreamworkerError
+from streamworker.request import Request
 from tests.chaos.bench import Bench
 from tests.chaos.history import Ill
 
 #: The gate of the dependency that `paid` of the app calls.
 BANK = "breaker:dependency:bank"
+#: Jobs that want to call it as it falls ill: without a breaker, each would do so four times.
+CROWD = 40
 
 
 class Illness:
@@ -39,7 +43,15 @@ class Illness:
         while not self._stop.wait(self._rng.expovariate(1 / self._every)):
             self._sign.touch()
             since = time.time()
+            self._come()
             self._stop.wait(self._rng.uniform(0.5, 2.0) * self._bench.limits.lease)
             self._bench.illnesses.append(Ill(BANK, since, time.time()))
             self._sign.unlink()
             self.done["illnesses"] += 1
+
+    def _come(self) -> None:
+        try:
+            self._bench.enqueue_many([Request("paid", {}) for _ in range(CROWD)])
+        except StreamworkerError:
+            return  # Redis is away; others will come
+        self.done["crowds"] += 1

@@ -1,21 +1,25 @@
-"""The rules about overload: the backlog and its drain, merged events, breakers, and what a cache said."""
+"""The rules about overload: the backlog and its drain, breakers, and what a cache said."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from streamworker.core.states import Reason, Status
+from streamworker.core.states import Reason
 from streamworker.store.events import Transition
-from tests.chaos.history import History, Ill, Life
+from tests.chaos.history import FaultKind, History, Ill, Life
 from tests.chaos.holdings import holdings
 from tests.chaos.rules import shown
 from tests.chaos.verdict import Kind, Violation
 
-#: How a handler names an item that it works on; the code with which it fails when a cached value is wrong.
-ITEM, WRONG = "item:", "wrong_value"
-#: Windows that count as one: a breaker counts by halves, and hears of a call some time after it.
-WINDOWS = 2
+#: The code with which a handler fails when a cached value is wrong.
+WRONG = "wrong_value"
+#: Ends of a holding of whose call a breaker hears, with the same exchange or the one before.
+HEARD = frozenset({Reason.RETURNED, Reason.ERROR})
+#: Seconds in which a worker that has something to tell sends an exchange: that is what a fault may cost.
+TOLD_WITHIN = 0.3
+#: Faults by which an exchange gets lost; a busy machine and deleted hints lose none.
+COSTLY = frozenset(FaultKind) - {FaultKind.STALL, FaultKind.HINTS}
 
 
 def drained_in_turn(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
@@ -59,42 +63,56 @@ def drained_by_tokens(history: History, jobs: Mapping[str, Life]) -> Iterator[Vi
             level = 0
 
 
-def items_are_where_told(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
-    """The job that answered for an event has worked on it, if it succeeded. Its key is its item."""
-    for one in history.accepted:
-        life = jobs.get(one.job_id)
-        if one.task not in history.limits.merging or one.key is None or life is None or not life.edges:
-            continue
-        if life.edges[-1].to_status is not Status.SUCCEEDED:
-            continue
-        last = holdings(life)[-1]
-        worked_on = {name for start in last.starts for name in start.holds}
-        if ITEM + one.key not in worked_on:
-            evidence = f"answered {one.disposition} for {one.key!r}, and worked on {sorted(worked_on)}"
-            yield Violation(Kind.LOST_ITEM, one.job_id, evidence)
-
-
 def the_ill_are_left_alone(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:
-    """Few call a dependency while it is ill: until its breaker has heard enough, and then the probes.
-
-    It opens when as many calls failed as went well in its window. Until then all slots may have begun a call;
-    a fault in the meantime may cost it as many again, of which it never hears.
-    """
+    """Few call a dependency while it is ill, by what its breaker has heard: see `allowed_calls`."""
     for ill in history.illnesses:
-        calls, window_ms, open_ms, probes = history.limits.breakers[ill.name]
-        begun = sorted(start.at for life in jobs.values() for start in life.starts if ill.name in start.holds)
-        window = WINDOWS * window_ms / 1000
-        before = sum(ill.since - window <= at < ill.since for at in begun)
-        during = [at for at in begun if ill.since <= at <= ill.until]
-        trials = 2 + int((ill.until - ill.since) * 1000 / open_ms)
-        most = max(calls, before) + history.limits.slots * (1 + _faults(history, ill)) + probes * trials
-        if len(during) > most:
-            evidence = f"{ill} was called {len(during)} times, {most} are allowed; {before} before it"
+        called, most, before = allowed_calls(history, jobs, ill)
+        if called > most:
+            evidence = f"{ill} was called {called} times, {most} are allowed; {before} before it"
             yield Violation(Kind.OVER_BREAKER, None, evidence)
 
 
-def _faults(history: History, ill: Ill) -> int:
-    return sum(fault.begin <= ill.until and fault.until >= ill.since for fault in history.faults)
+def allowed_calls(history: History, jobs: Mapping[str, Life], ill: Ill) -> tuple[int, int, int]:
+    """Calls in an illness that its breaker heard of, how many there may be, and those that went well before.
+
+    It opens when as many calls failed as went well in its window, if they were enough; those who hold a place
+    of the dependency have begun by then, and what as many have said may be lost. After that there are the
+    probes of each trial. A call whose worker was struck meanwhile may be one of which nobody heard; it is not
+    counted, nor is one that was not settled.
+    """
+    calls, window_ms, open_ms, probes = history.limits.breakers[ill.name]
+    window, seconds = window_ms / 1000, ill.until - ill.since
+    before = called = 0
+    for life in jobs.values():
+        if not any(ill.name in start.holds for start in life.starts):
+            continue
+        for holding in holdings(life):
+            over = holding.over
+            if over is None or over.reason not in HEARD or not holding.starts:
+                continue
+            begun, told = holding.starts[-1].at, over.at_ms / 1000
+            if begun < ill.since:
+                before += over.reason == Reason.RETURNED and told + TOLD_WITHIN >= ill.since - window
+            elif begun <= ill.until:
+                called += not _unheard(history, holding.starts[-1].worker, begun, told)
+    untold = round(calls * (1 + seconds / window))  # each window may have too few to judge by
+    dependency = ill.name.partition(":")[2]
+    under_way = history.limits.holders.get(f"concurrency:{dependency}", history.limits.slots)
+    return called, max(untold, before) + 2 * under_way + probes * _trials(seconds, open_ms / 1000), before
+
+
+def _trials(seconds: float, open_for: float) -> int:
+    """Trials at most of an illness: one that was due when it began, and then each after twice the time."""
+    count, wait = 1, 2 * open_for
+    while seconds >= wait:
+        count, seconds, wait = count + 1, seconds - wait, min(2 * wait, 8 * open_for)
+    return count
+
+
+def _unheard(history: History, worker: str, begun: float, told: float) -> bool:
+    return any(
+        fault.kind in COSTLY and fault.strikes(worker, begun - TOLD_WITHIN, told) for fault in history.faults
+    )
 
 
 def no_wrong_value(history: History, jobs: Mapping[str, Life]) -> Iterator[Violation]:

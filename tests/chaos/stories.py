@@ -15,6 +15,7 @@ from tests.chaos.rules import MOVES
 T0 = 1000.0
 LIMITS = Limits(lease=2.0, margin=0.0, attempts={"t": 3}, starts={"t": 4})
 ONCE = "claimed processing succeeded:returned"
+TWICE = "claimed processing retry_scheduled:error claimed processing succeeded:returned"
 #: Worker `a` dies with the job in its hands, and `b` runs it.
 DIED = "claimed@a processing retry_scheduled:recovered claimed@b processing succeeded:returned"
 KILL = Fault(FaultKind.KILL, T0 + 2.5, worker="a")

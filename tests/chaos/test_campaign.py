@@ -35,6 +35,9 @@ def test_a_small_run_over_every_kind_of_fault_is_clean() -> None:
     assert account.tricks["pauses"] + account.tricks["limits_set"], "the operator has done nothing"
     assert account.tricks["illnesses"], "the bank was well all the time"
     assert account.figures.moved["drained"], "nothing went through the backlog"
+    assert account.figures.moved["events merged"] >= 50
+    assert account.figures.moved["windows closed by limit"], "no window was full"
+    assert account.figures.moved["windows closed by time"] >= 10
     assert account.figures.recovery_seconds, "no worker held a job when it died: the load is too light"
 
 

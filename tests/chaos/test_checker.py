@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streamworker.core.states import HELD, Disposition, Status
+from tests.chaos import overload_stories
 from tests.chaos.checker import Kind, check, report
 from tests.chaos.history import (
     Accepted,
@@ -16,7 +17,6 @@ from tests.chaos.history import (
     Figure,
     Final,
     History,
-    Ill,
     Limits,
     Paused,
     Start,
@@ -24,7 +24,7 @@ from tests.chaos.history import (
     lives,
 )
 from tests.chaos.recovery import allowed_seconds, second_starts
-from tests.chaos.stories import DIED, KILL, LIMITS, ONCE, T0, Story, run
+from tests.chaos.stories import DIED, KILL, LIMITS, ONCE, T0, TWICE, Story, run
 
 
 def kinds(history: History) -> set[Kind]:
@@ -61,48 +61,8 @@ def paused(since: float, until: float) -> Paused:
     return Paused("task:t", since, until, since - 0.1, until + 0.1)
 
 
-#: Limits of the stories about overload: a token a second; opens at 2 of the calls in a second, for a second.
-BANK = "breaker:dependency:bank"
-OVERLOADED = replace(
-    LIMITS, drain=(1, 1000, 1), breakers={BANK: (2, 1000, 1000, 1)}, slots=2, merging={"gathered"}
-)
-EVENT = Accepted("j", "gathered", "normal", Disposition.SCHEDULED, "a")
-MERGED = Accepted("j", "gathered", "normal", Disposition.COALESCED, "b")
-ILL = Ill(BANK, T0 + 2, T0 + 3)
-
-
-def overloaded(*stories: Story, **parts: object) -> History:
-    return run(*stories, limits=OVERLOADED, **parts)
-
-
-def deferred(job: str, at: float, path: str = f"queued:drained {ONCE}") -> Story:
-    facts = {"task": "t", "lane": "normal", "backlog": "asked"}
-    return Story(path, job=job, at=at).change(1, reason="deferred", facts=facts)
-
-
-def gathered(items: str) -> Story:
-    """A job into which another event went a second after it came."""
-    return Story(f"queued:merged {ONCE}", task="gathered", holds=items)
-
-
-def callers(count: int) -> list[Story]:
-    return [Story(job=f"c{n}", at=T0 + n / 10, holds=BANK) for n in range(count)]
-
-
 GOOD: dict[str, History] = {
-    "two of the backlog, a token each": overloaded(deferred("j", T0), deferred("k", T0 + 1)),
-    "two of the backlog at once, when the clock was put on": overloaded(
-        deferred("j", T0), deferred("k", T0 + 0.1), jumps=[T0 + 1.05]
-    ),
-    "one of the backlog that is cancelled there": overloaded(
-        deferred("j", T0, "failed_terminal:cancelled").change(2, facts={"code": "cancelled"}), final=Final()
-    ),
-    "an event and what was merged into it": overloaded(gathered("item:a item:b"), accepted=[EVENT, MERGED]),
-    "an event that failed with what was merged into it": overloaded(
-        Story("claimed failed_terminal:error", task="gathered"), accepted=[EVENT, MERGED]
-    ),
-    "as many calls of an ill bank as are under way": overloaded(*callers(7), illnesses=[ILL]),
-    "more calls of a bank that is well": overloaded(*callers(9), illnesses=[replace(ILL, until=T0 + 2.55)]),
+    **overload_stories.GOOD,
     "one after the other of an entity": gated(*three("entity:e", apart=3)),
     "two at a time": gated(*three("concurrency:c", apart=1.5)),
     "another one after the death of a holder": bereaved(T0 + 0.7),
@@ -180,8 +140,8 @@ STRICT = Story(
     holds="entity:e",
 )
 FINAL = Final()
-TWICE = "claimed processing retry_scheduled:error claimed processing succeeded:returned"
 BAD: dict[str, tuple[Kind, History]] = {
+    **overload_stories.BAD,
     "accepted and unknown": (
         Kind.LOST,
         run(Story(), accepted=[Accepted(job, "t", "normal") for job in "jk"]),
@@ -345,32 +305,6 @@ BAD: dict[str, tuple[Kind, History]] = {
             pauses=[Paused("dependency:d", T0 + 0.5, T0 + 2, T0 + 0.4, T0 + 2.1)],
         ),
     ),
-    "a claim from the backlog": (Kind.UNDRAINED, overloaded(deferred("j", T0, ONCE))),
-    "two of the backlog at once": (Kind.OVER_RATE, overloaded(deferred("j", T0), deferred("k", T0 + 0.9))),
-    "the later one of the backlog first": (
-        Kind.OUT_OF_ORDER,
-        overloaded(deferred("j", T0).change(2, at_ms=round((T0 + 3) * 1000)), deferred("k", T0 + 0.5)),
-    ),
-    "an event that nobody has worked on": (
-        Kind.LOST_ITEM,
-        overloaded(gathered("item:a"), accepted=[EVENT, MERGED]),
-    ),
-    "an event that only an attempt that failed has worked on": (
-        Kind.LOST_ITEM,
-        overloaded(
-            Story(TWICE, task="gathered", holds="item:a"),
-            starts=[Start("j", 1, 10, "a", T0 + 2, ("item:a",)), Start("j", 2, 20, "a", T0 + 5)],
-            accepted=[EVENT],
-        ),
-    ),
-    "a duplicate of an event that another job has": (
-        Kind.LOST_ITEM,
-        overloaded(
-            gathered("item:a"),
-            accepted=[EVENT, replace(MERGED, disposition=Disposition.DUPLICATE)],
-        ),
-    ),
-    "an ill bank that is called on and on": (Kind.OVER_BREAKER, overloaded(*callers(9), illnesses=[ILL])),
     "a value that nobody has loaded": (
         Kind.WRONG_VALUE,
         run(Story("claimed processing failed_terminal:error").change(4, facts={"code": "wrong_value"})),

@@ -40,7 +40,7 @@ class Mix:
             (8, lambda: Request("quick", {"number": 7}, Options.of(tenant=rng.choice(TENANTS)))),
             *self._gated(),
             (4, lambda: Request("quick", {"number": 7}, Options.of(lane="backlog"))),
-            (4, lambda: self._plain("paid", {})),
+            (6, lambda: self._plain("paid", {})),
             (6, self._event),
             (4, lambda: self._plain("looked_up", {"number": rng.randrange(20)})),
             (14, lambda: self._plain("work", {"seconds": round(rng.uniform(0.005, 0.15), 3)})),

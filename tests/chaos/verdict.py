@@ -33,6 +33,8 @@ class Kind(StrEnum):
     CLAIMED_IN_PAUSE = "claimed_in_pause"
     UNDRAINED = "undrained"
     LOST_ITEM = "lost_item"
+    DOUBLE_ITEM = "double_item"
+    OVERFULL = "overfull"
     OVER_BREAKER = "over_breaker"
     WRONG_VALUE = "wrong_value"
     LEFT_OVER = "left_over"
