@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamworker.app import App
     from streamworker.client import Client, Job
+    from streamworker.context import Context
     from streamworker.core.breaker import Breaker
     from streamworker.core.coalesce import Coalesce
     from streamworker.core.errors import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from streamworker.core.outcome import Skip, Snooze
     from streamworker.core.retry import Retry
     from streamworker.core.router import Route
+    from streamworker.core.signature import BadArguments
     from streamworker.core.states import Disposition, ErrorClass, Status
     from streamworker.effects.fences import fenced_update, touch
     from streamworker.effects.operation import Operation
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from streamworker.outbox.enqueue import enqueue_in
     from streamworker.request import JobView, Options, Request
     from streamworker.sync_client import SyncClient, SyncJob
-    from streamworker.task import BadArguments, Call, Context, Task
+    from streamworker.task import Call, Task
     from streamworker.worker.worker import Worker
 
 __version__ = "0.1.0.dev0"
@@ -129,6 +131,7 @@ __all__ = [
 _NAMES_OF = {
     "streamworker.app": "App",
     "streamworker.client": "Client Job",
+    "streamworker.context": "Context",
     "streamworker.core.breaker": "Breaker",
     "streamworker.core.errors": (
         "Cancel ConfigurationError ConnectionLost DependencyTimeout DurationError EnqueueRejected FencedOut "
@@ -142,6 +145,7 @@ _NAMES_OF = {
     "streamworker.core.retry": "Retry",
     "streamworker.core.coalesce": "Coalesce",
     "streamworker.core.router": "Route",
+    "streamworker.core.signature": "BadArguments",
     "streamworker.core.states": "Disposition ErrorClass Status",
     "streamworker.effects.fences": "fenced_update touch",
     "streamworker.effects.operation": "Operation",
@@ -152,7 +156,7 @@ _NAMES_OF = {
     "streamworker.outbox.enqueue": "enqueue_in",
     "streamworker.request": "JobView Options Request",
     "streamworker.sync_client": "SyncClient SyncJob",
-    "streamworker.task": "BadArguments Call Context Task",
+    "streamworker.task": "Call Task",
     "streamworker.worker.worker": "Worker",
 }
 _HOME = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

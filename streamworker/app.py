@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from streamworker import settings as settings_module
 from streamworker.client import Job, handle_of, place_all, place_one
+from streamworker.context import Context
 from streamworker.core import admission, durations
 from streamworker.core.coalesce import Coalesce
 from streamworker.core.cron import Cron, Overlap, Schedule
@@ -31,15 +32,17 @@ from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
+from streamworker.core.signature import Signature
 from streamworker.core.states import Disposition
 from streamworker.core.template import check_task_name
 from streamworker.effects.duplicates import DuplicateOn
+from streamworker.policy import DEFAULT_TIMEOUT, Policy
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import MAX_STARTS, NewJob
-from streamworker.task import DEFAULT_TIMEOUT, Call, Context, Policy, Signature, Task
+from streamworker.task import Call, Task
 
 if TYPE_CHECKING:
     from streamworker.flow.cache import Cache

@@ -224,8 +224,8 @@ def check_against(target: str) -> Check:
     """A check by the app `module:app`: the task must be known and the arguments must fit."""
     from streamworker.cli.target import load_app
     from streamworker.core.errors import UnknownTask
+    from streamworker.core.signature import BadArguments
     from streamworker.ops.dlq import DeadLetter, Skipped
-    from streamworker.task import BadArguments
 
     known = load_app(target)
 

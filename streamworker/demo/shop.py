@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from streamworker.app import App
+from streamworker.context import Context
 from streamworker.core.errors import PersistentError
 from streamworker.core.retry import Retry
-from streamworker.task import Context
 
 #: Set for workers whose stdin is a pipe from the demo: when it closes, nobody is left to stop them.
 LEASHED = "STREAMWORKER_DEMO_LEASHED"

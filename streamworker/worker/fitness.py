@@ -11,9 +11,10 @@ from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release
+from streamworker.core.signature import BadArguments
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.core.text import truncate_text
-from streamworker.task import BadArguments, Task
+from streamworker.task import Task
 from streamworker.worker.outcomes import unknown_task_outcome
 from streamworker.worker.running import Running
 

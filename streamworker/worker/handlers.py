@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from streamworker.app import App
+from streamworker.context import Context
 from streamworker.core.gates import Gates
 from streamworker.core.job import Envelope
 from streamworker.effects.attempt import Effecting
@@ -20,7 +21,7 @@ from streamworker.flow.dependency import Dependencies, Result, Told
 from streamworker.flow.locks import Locking, LockTold
 from streamworker.flow.renewals import Renewals
 from streamworker.request import current_correlation_id
-from streamworker.task import Context, Task
+from streamworker.task import Task
 from streamworker.worker.running import Running
 
 #: Connections to Postgres that handlers of a process may have at once.

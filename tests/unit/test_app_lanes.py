@@ -8,9 +8,9 @@ import pytest
 
 from streamworker import App, ConfigurationError, Context, Lane, PayloadTooLarge, Retry, Route
 from streamworker.core.codec import PAYLOAD_LIMIT_BYTES
+from streamworker.policy import DEFAULT_TIMEOUT
 from streamworker.store import routing
 from streamworker.store.manifest import Declaration
-from streamworker.task import DEFAULT_TIMEOUT
 
 
 async def pay(ctx: Context, text: str = "") -> None: ...

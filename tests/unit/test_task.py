@@ -23,11 +23,12 @@ from streamworker import (
 )
 from streamworker.core.job import Envelope
 from streamworker.core.lane import Pressure
+from streamworker.core.signature import Signature
 from streamworker.request import current_correlation_id
 from streamworker.settings import Settings
 from streamworker.store.routing import NO_RULES
 from streamworker.store.scripts import KEY_WINDOW_MS, NewJob
-from streamworker.task import Signature, Task
+from streamworker.task import Task
 
 
 @pytest.fixture
