@@ -15,9 +15,14 @@ SEQUENCES ?= 2000
 ROUNDS ?= 20
 SCALE ?= 10
 SECONDS ?= 1800
+# make dashboards-picture: where the pictures go.
+PICTURES ?= build/pictures
+
+# Every worker of a test would compile all modules anew: half of the time of the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench chaos dashboards mutants soak soak-rounds \
+.PHONY: help venv demo test lint format bench chaos dashboards dashboards-picture mutants soak soak-rounds \
     soak-simulation soak-model soak-mirror chaos-mirror clean
 
 help: ## Show the targets
@@ -76,6 +81,10 @@ chaos-mirror: export STREAMWORKER_MIRROR_KILLS := 20
 chaos-mirror: export STREAMWORKER_MIRROR_RESTARTS := 5
 chaos-mirror: venv
 	$(PY) -m pytest --timeout 7200 tests/postgres/test_mirror.py -k exactly
+
+dashboards-picture: venv ## Draw the dashboards as a real Prometheus answers them, and look at them
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pillow
+	$(PY) -m tests.observability.picture $(PICTURES) $(ARGS)
 
 dashboards: venv ## Write grafana/ anew from what it is made of
 	$(PY) -m grafana.source

@@ -2,38 +2,73 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from typing import Annotated
 
 import typer
 
-from streamworker.cli import (
-    breakers,
-    cron,
-    dashboards,
-    demo,
-    dlq,
-    doctor,
-    enqueue,
-    explain,
-    exporter,
-    gates,
-    jobs,
-    lanes,
-    lua,
-    mirror,
-    outbox,
-    overload,
-    purge,
-    route,
-    run,
-    runbook,
-    settings,
-    slots,
-    top,
-    tune,
-    workers,
-)
 from streamworker.cli.edge import Commands
+
+#: Each command, in the order of the help: a module of this package, and its function or group there.
+COMMANDS = {
+    "run": "run.run",
+    "enqueue": "enqueue.enqueue",
+    "jobs": "jobs.app",
+    "dlq": "dlq.app",
+    "cron": "cron.app",
+    "top": "top.top",
+    "lanes": "lanes.lanes",
+    "route": "route.route",
+    "workers": "workers.workers",
+    "explain": "explain.explain",
+    "gates": "gates.gates",
+    "limits": "tune.limits_app",
+    "breakers": "breakers.breakers_app",
+    "pause": "tune.pause",
+    "resume": "tune.resume",
+    "throttle": "overload.throttle",
+    "drain": "overload.drain",
+    "slots": "slots.slots",
+    "retries": "slots.retries",
+    "settings": "settings.settings",
+    "undo": "settings.undo",
+    "purge": "purge.purge",
+    "runbook": "runbook.app",
+    "doctor": "doctor.doctor",
+    "exporter": "exporter.exporter",
+    "demo": "demo.demo",
+    "mirror": "mirror.app",
+    "outbox": "outbox.app",
+    "dashboards": "dashboards.app",
+    "lua": "lua.app",
+}
+#: A shell that completes a command line sets it, and is told of all commands.
+_COMPLETING = "_STREAMWORKER_COMPLETE"
+
+
+def command_line(only: str | None = None) -> typer.Typer:
+    """The whole command; with `only` it knows that one alone, and imports no other."""
+    app = typer.Typer(
+        name="streamworker",
+        cls=Commands,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for name, place in COMMANDS.items():
+        if only is not None and name != only:
+            continue
+        module, _, attribute = place.partition(".")
+        found = getattr(importlib.import_module(f"streamworker.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -44,17 +79,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    name="streamworker",
-    cls=Commands,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
@@ -63,38 +87,11 @@ def root(
     """A job queue on Redis Streams for services that must stay predictable while things fail."""
 
 
-app.command("run")(run.run)
-app.command("enqueue")(enqueue.enqueue)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(cron.app, name="cron")
-app.command("top")(top.top)
-app.command("lanes")(lanes.lanes)
-app.command("route")(route.route)
-app.command("workers")(workers.workers)
-app.command("explain")(explain.explain)
-app.command("gates")(gates.gates)
-app.add_typer(tune.limits_app, name="limits")
-app.add_typer(breakers.breakers_app, name="breakers")
-app.command("pause")(tune.pause)
-app.command("resume")(tune.resume)
-app.command("throttle")(overload.throttle)
-app.command("drain")(overload.drain)
-app.command("slots")(slots.slots)
-app.command("retries")(slots.retries)
-app.command("settings")(settings.settings)
-app.command("undo")(settings.undo)
-app.command("purge")(purge.purge)
-app.add_typer(runbook.app, name="runbook")
-app.command("doctor")(doctor.doctor)
-app.command("exporter")(exporter.exporter)
-app.command("demo")(demo.demo)
-app.add_typer(mirror.app, name="mirror")
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(dashboards.app, name="dashboards")
-app.add_typer(lua.app, name="lua")
-
-
 def main() -> None:
-    """The entry point of the command and of `python -m streamworker`."""
-    app(prog_name="streamworker")
+    """The entry point of the command and of `python -m streamworker`.
+
+    Half of the time until a worker is ready would go into commands that nobody asked for.
+    """
+    first = next(iter(sys.argv[1:]), None)
+    known = first in COMMANDS and _COMPLETING not in os.environ
+    command_line(first if known else None)(prog_name="streamworker")

@@ -172,14 +172,14 @@ def call(words: Sequence[str], settings: Settings) -> tuple[int, str]:
 
     A process of its own would take most of the time to start, on a machine that has enough to do.
     """
-    from streamworker.cli.main import app
+    from streamworker.cli.main import command_line
 
     # It finds the app by --app. The address may hold a password, which no command line is to show.
     os.environ["STREAMWORKER_REDIS_URL"] = settings.redis_url
     printed, code = io.StringIO(), 0
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
-            app(list(words), prog_name="streamworker")
+            command_line(words[0])(list(words), prog_name="streamworker")
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 1
     return code, printed.getvalue()

@@ -10,7 +10,7 @@ from typing import Any, Self
 import redis
 from typer.testing import CliRunner, Result
 
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
 from streamworker.core.job import Claim, Record
 from streamworker.core.outcome import Fail, Outcome
 from streamworker.core.states import ErrorClass
@@ -50,7 +50,7 @@ class Desk:
 
     def call(self, *arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Result:
         """Run `streamworker ARGUMENTS`; fails unless it ends with `code`."""
-        result = CliRunner().invoke(app, list(arguments), env=self.env, input=stdin)
+        result = CliRunner().invoke(command_line(arguments[0]), list(arguments), env=self.env, input=stdin)
         assert result.exit_code == code, f"{arguments} ended with {result.exit_code}:\n{result.output}"
         return result
 

@@ -16,7 +16,7 @@ from streamworker import __version__
 from streamworker.cli import output
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.enqueue import read_arguments
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
 from streamworker.cli.target import load_app
 from streamworker.store import lua
 
@@ -33,7 +33,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, list(arguments))
+    result = CliRunner().invoke(command_line(), list(arguments))
     assert result.exit_code == code, result.output
     return result
 
@@ -408,6 +408,25 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_an_error() -> None:
 
 def test_python_m_is_the_command() -> None:
     assert in_shell("--version").stdout == f"streamworker {__version__}\n"
+
+
+def test_a_command_imports_no_other() -> None:
+    """A worker is ready sooner."""
+    program = (
+        "import sys\n"
+        "from streamworker.cli.main import main\n"
+        "sys.argv = ['streamworker', 'run', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+
+    assert "streamworker run" in done.stdout
+    loaded = {name for name in done.stderr.split() if name.startswith("streamworker.cli.")}
+    assert loaded <= {f"streamworker.cli.{name}" for name in ("main", "edge", "output", "run", "options")}
 
 
 def test_help_is_quick_and_imports_neither_worker_nor_redis() -> None:

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
 from tests.unit.test_docs import resolve
 
 #: Commands without --json, and why.
@@ -27,7 +27,7 @@ NO_JSON = {
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """All that can be called, groups that do something by themselves included."""
-    command = command or typer.main.get_command(app)
+    command = command or typer.main.get_command(command_line())
     children = getattr(command, "commands", {})
     if path and (not children or command.invoke_without_command):
         yield " ".join(path), command
@@ -50,7 +50,7 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_command_has_help_with_an_example_that_can_be_typed(name: str) -> None:
-    shown = CliRunner().invoke(app, [*name.split(), "--help"])
+    shown = CliRunner().invoke(command_line(), [*name.split(), "--help"])
     (text,) = examples(ALL[name].help or "") or [""]
 
     assert shown.exit_code == 0

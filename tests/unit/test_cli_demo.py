@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
 from streamworker.core.states import Status
 from streamworker.demo import driver, report, shop
 from streamworker.demo.fleet import Deaths
@@ -158,7 +158,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_an_account_that_balances_is_success(outcome: Any) -> None:
     outcome(account_of())
 
-    result = CliRunner().invoke(app, ["demo", "--json"])
+    result = CliRunner().invoke(command_line(), ["demo", "--json"])
 
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {
@@ -177,7 +177,7 @@ def test_an_account_that_does_not_balance_is_a_failure_and_shows_the_logs(outcom
     outcome(account_of({**STATES, "b": None}, ends="ac"))
 
     for arguments in (["demo"], ["demo", "--json"]):
-        result = CliRunner().invoke(app, arguments)
+        result = CliRunner().invoke(command_line(), arguments)
 
         assert result.exit_code == 1
         assert "the last words" in result.stderr
@@ -220,7 +220,7 @@ def test_orders_are_of_every_kind_and_always_alike() -> None:
 def test_without_the_server_package_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
-    result = CliRunner().invoke(app, ["demo"])
+    result = CliRunner().invoke(command_line(), ["demo"])
 
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()

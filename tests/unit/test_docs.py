@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
 from tests.unit.documentation import FENCE, PAGES, REPOSITORY, page_id, text_of
 
 
@@ -120,7 +120,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 def resolve(words: list[str]) -> tuple[Any, list[str]]:
     """The command that these words name, and the words that are its arguments."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(command_line())
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"streamworker has no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]

@@ -12,11 +12,12 @@ import pytest
 import typer
 
 import streamworker
-from streamworker.cli.main import app
+from streamworker.cli.main import command_line
+from streamworker.declaring import make_task
 from tests.unit.documentation import FENCE, REPOSITORY, check_generated, first_column, section, text_of
 
-#: Between the processes of the demo, and of a fleet; no settings.
-INTERNAL_VARIABLES = {"STREAMWORKER_DEMO_LEASHED", "STREAMWORKER_FLEET"}
+#: Between the processes of the demo, of a fleet, and of a shell that completes; no settings.
+INTERNAL_VARIABLES = {"STREAMWORKER_DEMO_LEASHED", "STREAMWORKER_FLEET", "STREAMWORKER_COMPLETE"}
 
 
 def test_every_environment_variable_is_described() -> None:
@@ -31,10 +32,10 @@ def test_every_environment_variable_is_described() -> None:
 
 
 def test_the_options_of_a_task_are_all_described() -> None:
-    options = inspect.signature(streamworker.App._register).parameters
+    options = inspect.signature(make_task).parameters
     described = first_column(section(text_of("reference/settings.md"), "## Per task"))
 
-    assert set(described) == {name for name in options if name not in ("self", "handler")}
+    assert set(described) == {name for name in options if name not in ("app", "handler")}
 
 
 def stubs() -> dict[str, ast.ClassDef]:
@@ -186,6 +187,6 @@ def written(option: Any) -> str:
 
 
 def test_every_command_is_described_as_its_help_says() -> None:
-    text = "\n\n".join(command_section(*leaf) for leaf in leaves(typer.main.get_command(app)))
+    text = "\n\n".join(command_section(*leaf) for leaf in leaves(typer.main.get_command(command_line())))
 
     check_generated("reference/cli.md", "commands", text)
