@@ -23,20 +23,18 @@ from streamworker.client import Job, handle_of, place_all, place_one
 from streamworker.context import Context
 from streamworker.core import admission, durations
 from streamworker.core.coalesce import Coalesce
-from streamworker.core.cron import Cron, Overlap, Schedule
+from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
-from streamworker.core.gates import breaker_of, declare
+from streamworker.core.gates import breaker_of
 from streamworker.core.lane import BACKLOG, DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
 from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
-from streamworker.core.signature import Signature
 from streamworker.core.states import Disposition
-from streamworker.core.template import check_task_name
+from streamworker.declaring import make_cron, make_task
 from streamworker.effects.duplicates import DuplicateOn
-from streamworker.policy import DEFAULT_TIMEOUT, Policy
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
@@ -215,7 +213,7 @@ class App:
         duplicate_on: DuplicateOn | None = None,
     ) -> TaskDecorator: ...
 
-    def task(  # type: ignore[misc]  # options are checked by _register
+    def task(  # type: ignore[misc]  # options are checked by make_task
         self, handler: Any = None, /, **options: Any
     ) -> Any:
         """Register a handler, as `@app.task` or `@app.task(lane=..., retry=..., ...)`.
@@ -233,80 +231,9 @@ class App:
             return self._register(handler)
         return TaskDecorator(self, options)
 
-    def _register(
-        self,
-        handler: Callable[..., Any],
-        *,
-        name: str | None = None,
-        lane: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        deadline: Duration | None = None,
-        key: str | None = None,
-        window: Duration | None = None,
-        max_starts: int = MAX_STARTS,
-        transient: tuple[type[BaseException], ...] = (),
-        persistent: tuple[type[BaseException], ...] = (),
-        run_in: Literal["thread", "process"] = "thread",
-        entity: str | None = None,
-        entity_order: Literal["free", "strict"] = "free",
-        uses: Sequence[str] = (),
-        limits: Sequence[Limit] = (),
-        coalesce: Coalesce | str | None = None,
-        duplicate_on: DuplicateOn | None = None,
-    ) -> Task[..., Any]:
-        task_name = check_task_name(name or handler.__name__)
-        if task_name in self.tasks:
-            raise ConfigurationError(f"task {task_name} is registered twice in app {self.name}")
-        chosen_lane = self.check_lane(lane or self.default_lane, f"task {task_name}")
-        if not any(self.router.accepts(each, task_name) for each in (chosen_lane, self.default_lane)):
-            raise ConfigurationError(
-                f"task {task_name}: neither its lane {chosen_lane!r} nor the default lane "
-                f"{self.default_lane!r} accepts it; add it to accept=, or name another lane"
-            )
-        signature = Signature.of(task_name, handler)
-        defaults = self.lanes.get(chosen_lane, self.backlog)
-        if entity_order not in ("free", "strict"):
-            raise ConfigurationError(
-                f'task {task_name}: entity_order= is "free" or "strict", not {entity_order!r}'
-            )
-        gates = declare(
-            task_name,
-            entity=entity,
-            strict=entity_order == "strict",
-            uses=uses,
-            limits=limits,
-            dependencies=self.dependencies,
-        )
-        policy = Policy.of(
-            task_name,
-            signature,
-            lane=chosen_lane,
-            retry=_first(retry, defaults.retry),
-            timeout=_first(timeout, defaults.timeout, DEFAULT_TIMEOUT),
-            deadline=deadline,
-            max_starts=max_starts,
-            window=window,
-            key=key,
-            transient=transient,
-            persistent=persistent,
-            run_in=run_in,
-            gates=gates,
-            uses=uses,
-            coalesce=Coalesce.of(coalesce),
-            duplicate_on=duplicate_on or {},
-            of_lane=tuple(
-                what
-                for what, own, given in (
-                    ("retry", retry, defaults.retry),
-                    ("timeout", timeout, defaults.timeout),
-                )
-                if own is None and given is not None
-            ),
-        )
-        task: Task[..., Any] = Task(task_name, handler, policy, signature, self)
-        _check_merging(task)
-        self.tasks[task_name] = task
+    def _register(self, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
+        task = make_task(self, handler, **options)
+        self.tasks[task.name] = task
         return task
 
     def cron(
@@ -322,25 +249,8 @@ class App:
         """
 
         def register(handler: Callable[[Context], Any]) -> Task[[], Any]:
-            name = check_task_name(options.get("name") or handler.__name__)
-            schedule = Schedule.parse(spec, tz, what=f"cron {name}")
-            if overlap not in list(Overlap):
-                raise ConfigurationError(
-                    f"cron {name}: overlap is one of {', '.join(Overlap)}, not {overlap!r}"
-                )
-            if missing := Signature.of(name, handler).required:
-                raise ConfigurationError(
-                    f"cron {name}: nobody gives {', '.join(sorted(missing))}; the handler of a cron takes "
-                    "its context, and what else it takes has defaults"
-                )
-            if options.get("coalesce") is not None:
-                raise ConfigurationError(f"cron {name}: its ticks are not merged; see overlap=")
-            task: Task[[], Any] = self._register(handler, **options)
-            if task.gates is not None and task.gates.fields:
-                raise ConfigurationError(
-                    f"cron {name}: nobody gives {', '.join(task.gates.fields)}, which its gates name"
-                )
-            task.cron = self.crons[name] = Cron(name, schedule, Overlap(overlap))
+            task, cron = make_cron(self, handler, spec, overlap=overlap, tz=tz, **options)
+            self.tasks[task.name], self.crons[task.name] = task, cron
             return task
 
         return register
@@ -434,23 +344,6 @@ class App:
             if not self.router.accepts(task.policy.lane, task.name)
         ]
         return found
-
-
-def _check_merging(task: Task[..., Any]) -> None:
-    """Raises ConfigurationError if jobs that must pass different gates would be merged."""
-    if task.coalescer is None or task.gates is None:
-        return
-    apart = sorted(set(task.gates.fields) - set(task.coalescer.fields))
-    if apart:
-        raise ConfigurationError(
-            f"task {task.name}: its gates name {', '.join(apart)}, which coalesce by= does not: jobs of "
-            "different ones would be merged"
-        )
-
-
-def _first(*values: Any) -> Any:
-    """The first that somebody gave; None if nobody did."""
-    return next((value for value in values if value is not None), None)
 
 
 def _module_of_caller(app: App) -> str:
