@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
@@ -96,8 +97,18 @@ class Wire:
 class Bench:
     """One namespace, its model, and the last look at it."""
 
-    def __init__(self, wire: Wire, namespace: str, *, folder: Path | None = None) -> None:
-        """`folder` holds other scripts than the package's, for tests that change them."""
+    def __init__(
+        self,
+        wire: Wire,
+        namespace: str,
+        *,
+        folder: Path | None = None,
+        told: Counter[str] | None = None,
+    ) -> None:
+        """`folder` holds other scripts than the package's, for tests that change them.
+
+        `told`: where answers to producers are counted, by their disposition.
+        """
         self.wire = wire
         self.keys = Keys(namespace)
         self.model = Shard(LANES, now=START, lease_ms=LEASE)
@@ -105,6 +116,7 @@ class Bench:
         self.seen = Seen()
         #: How gates stood at the last comparison; None: nothing was called since.
         self.before: Before | None = None
+        self.told: Counter[str] = Counter() if told is None else told
         self._folder = folder
         self._prefix = f"{self.keys.tag}:"
 

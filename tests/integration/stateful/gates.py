@@ -49,16 +49,35 @@ class GateMoves(Producers, Protocol):
         self.bench.pass_time(ms)
         self.wake("keeper", limit)
 
-    @rule(lane=st.sampled_from(LANES), kind=st.sampled_from("001"), worker=some, flood=st.booleans())
-    def crowd_comes(self, lane: str, kind: str, worker: int, flood: bool) -> None:
-        """Several jobs of the same gates, and a worker that takes what it may; or a flood of one tenant."""
-        if flood and len(self.requests) < FLOOD:  # what is compared after each step has its price
+    @rule(
+        lane=st.sampled_from(LANES),
+        kind=st.sampled_from("001"),
+        worker=some,
+        what=st.sampled_from(("gates", "flood", "events", "events")),
+        window=st.sampled_from(("collect", "latest")),
+    )
+    def crowd_comes(self, lane: str, kind: str, worker: int, what: str, window: str) -> None:
+        """Several jobs of the same gates, and a worker that takes what it may; or a flood of one tenant.
+
+        Or events of one window, in two calls, each under a key of its own.
+        """
+        if what == "events":
+            for count in (1 + worker % 2, 1 + worker % 3):
+                self.arrive([self._event(lane, window, kind, n) for n in range(count)])
+            return
+        if what == "flood" and len(self.requests) < FLOOD:  # what is compared after each step has its price
             self.arrive([Request("", lane, tenant="acme")] * FLOOD)
             return
         self.arrive([Request("", lane, gates=kind)] * 3)
         hand = nth(self.hands, worker)
         asked = self.ask(hand, LANES, 3, quarantine=LANES)
         self.hear(hand, asked, self.exchange(asked))
+
+    def _event(self, lane: str, window: str, kind: str, n: int) -> Request:
+        """The next one; some carry an item that another one has too."""
+        number = len(self.requests) + n
+        items = ('"x"', str(number)) if kind == "1" else (str(number),)
+        return Request("", lane, key=f"event:{number}", fingerprint="same", window=window, items=items)
 
     @rule(
         what=st.sampled_from(("acquire", "acquire", "extend", "release", "runs out")),

@@ -94,9 +94,10 @@ class Producers(Protocol):
             for i, request in enumerate(batch)
         ]
         self.requests += named
-        self._send_requests([*named, *again])
+        replies = self._send_requests([*named, *again])
+        self.bench.told.update(each.partition(" ")[0] for each in replies[: len(named)])
 
-    def _send_requests(self, batch: list[Request]) -> None:
+    def _send_requests(self, batch: list[Request]) -> list[str]:
         call = enqueue_call([new_job(request) for request in batch])
         call = replace(call, argv=(self.bench.clock, *call.argv[1:]))
         fresh = {request.job_id for request in batch} - self.model.accepted.keys()
@@ -104,6 +105,7 @@ class Producers(Protocol):
         self.bench.keep("window:", "collected:", "merged:")
         parked = {name for name in fresh if (one := self.bench.seen.records.get(name)) and one.gate}
         self.confirm(producing.enqueue(self.model, batch, parked=parked), reply)
+        return reply
 
     @rule(batch=st.lists(requests, min_size=1, max_size=4), again=st.lists(some, max_size=2))
     def enqueue(self, batch: list[Request], again: list[int]) -> None:

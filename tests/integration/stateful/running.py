@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
@@ -20,16 +21,16 @@ STEPS = 30
 
 
 def run_examples(
-    wire: Wire, *, folder: Path | None = None, shrink: bool = True
+    wire: Wire, *, folder: Path | None = None, shrink: bool = True, told: Counter[str] | None = None
 ) -> tuple[int, BaseException | None]:
-    """How many sequences ran, and the failure that ended them; `folder` holds other scripts."""
+    """How many sequences ran, and the failure that ended them; `folder`, `told`: see `Bench`."""
     ran = 0
 
     class OnThisServer(QueueMachine):
         def make_bench(self) -> Bench:
             nonlocal ran
             ran += 1
-            return Bench(wire, f"example{ran}", folder=folder)
+            return Bench(wire, f"example{ran}", folder=folder, told=told)
 
     options = settings(
         max_examples=EXAMPLES,
