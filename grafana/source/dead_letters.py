@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import NOTHING, SOURCE, Board, Json, Marks, Panel, Section, Show, Step
-from grafana.source.promql import grown, most, now, quantile, top
+from grafana.source.panels import (
+    BAD,
+    GOOD,
+    NOTHING,
+    SOURCE,
+    UNSURE,
+    Board,
+    Json,
+    Marks,
+    Panel,
+    Section,
+    Show,
+    Step,
+)
+from grafana.source.promql import grown, most, now, quantile, seen, top
 
 DEAD = Section(
     "Dead letters",
@@ -13,17 +26,18 @@ DEAD = Section(
             "Jobs that failed for good and wait for somebody.",
             "mend the cause first, then `streamworker dlq replay --task NAME --dry-run`.",
             Step.DEAD,
-            [(now("queue_jobs", "task", state="dead"), "{{task}}")],
+            [(seen(now("queue_jobs", "task", state="dead")), "{{task}}")],
             "short",
             Marks(1, 100),
             stacked=True,
+            empty=NOTHING,
         ),
         Panel(
             "Inflow by task and code",
             "Dead letters a second.",
             "a surge of one code is one cause: read one letter, not all.",
             Step.DEAD,
-            [(f"{grown('queue_dead_lettered', 'task', 'error_code')} > 0", "{{task}}: {{error_code}}")],
+            [(seen(grown("queue_dead_lettered", "task", "error_code")), "{{task}}: {{error_code}}")],
             "ops",
             Marks(0.1, 1),
             empty=NOTHING,
@@ -33,9 +47,10 @@ DEAD = Section(
             "Dead letters a second that operators sent back.",
             "what is replayed and comes back was not mended: stop replaying.",
             Step.DEAD,
-            [(grown("queue_replayed", "task"), "{{task}}")],
+            [(seen(grown("queue_replayed", "task")), "{{task}}")],
             "ops",
             Marks(100, 1000),
+            empty=NOTHING,
         ),
         Panel(
             "Top codes",
@@ -113,18 +128,23 @@ MIRROR = Section(
             "`row` and `conflict` are kept aside in `mirror_refused` and `mirror_conflicts`; `gap` means "
             "that Redis lost moves.",
             Step.MIRROR,
-            [(grown("mirror_errors", "kind", how="increase"), "{{kind}}")],
+            [(seen(grown("mirror_errors", "kind", how="increase")), "{{kind}}")],
             "short",
             Marks(1, 10),
+            empty=NOTHING,
         ),
         Panel(
             "Mirrors by state",
             "What each mirror does: one writes, others stand by.",
             "nobody is `mirroring`: all of them stand by, or are cut off from Postgres or Redis.",
             Step.MIRROR,
-            [(now("mirror_state", "state"), "{{state}}")],
+            [(seen(now("mirror_state", "state")), "{{state}}")],
             "short",
             Marks(10, 20),
+            stacked=True,
+            empty="no mirror",
+            colours={"mirroring": GOOD, "standby": "blue", "postgres_away": BAD, "redis_away": BAD},
+            whole=True,
         ),
     ],
 )
@@ -140,6 +160,8 @@ OUTBOX = Section(
             [(top("outbox_lag_seconds"), "lag")],
             "s",
             Marks(10, 60),
+            width=6,
+            empty="no outbox",
         ),
         Panel(
             "Outbox rows waiting",
@@ -149,6 +171,21 @@ OUTBOX = Section(
             [(top("outbox_pending_rows"), "rows")],
             "short",
             Marks(1000, 10_000),
+            width=6,
+            empty="no outbox",
+            whole=True,
+        ),
+        Panel(
+            "Outbox rows put aside",
+            "Committed requests that Redis does not take: no relay tries them again.",
+            "`streamworker outbox list --refused` has the reasons. Mend them, then `outbox retry`.",
+            Step.MIRROR,
+            [(top("outbox_refused_rows"), "rows")],
+            "short",
+            Marks(1, 10),
+            width=6,
+            empty="no outbox",
+            whole=True,
         ),
         Panel(
             "Relayed",
@@ -159,6 +196,9 @@ OUTBOX = Section(
             [(grown("outbox_relayed", "result"), "{{result}}")],
             "ops",
             Marks(5000, 10_000),
+            width=6,
+            empty="no relay",
+            colours={"published": GOOD, "rejected": UNSURE, "refused": BAD},
         ),
     ],
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import NOTHING, Board, Marks, Panel, Section, Show, Step
-from grafana.source.promql import grown, most, now, quantile, share, top
+from grafana.source.panels import BAD, GOOD, NOTHING, UNSURE, Board, Marks, Panel, Section, Show, Step
+from grafana.source.promql import grown, most, now, quantile, seen, share, top
 
 DEPTH = Section(
     "What waits",
@@ -23,10 +23,11 @@ DEPTH = Section(
             "Whose jobs wait for a slot.",
             "one task fills the lane: give it a lane of its own, a rate, or run it in `backlog`.",
             Step.TASK,
-            [(now("queue_jobs", "task", state="ready"), "{{task}}")],
+            [(seen(now("queue_jobs", "task", state="ready")), "{{task}}")],
             "short",
             Marks(1000, 10_000),
             stacked=True,
+            empty=NOTHING,
         ),
         Panel(
             "In and out",
@@ -54,13 +55,14 @@ DEPTH = Section(
         ),
         Panel(
             "Pressure",
-            "0 is ok, 1 high, 2 over: what the router and producers are told of the lane.",
+            "What the router and producers are told of the lane.",
             "routes by pressure send jobs elsewhere now; the lane needs slots or fewer jobs.",
             Step.LANE,
             [(top("lane_pressure", "lane"), "{{lane}}")],
             "short",
             Marks(1, 2),
             top=2,
+            names=("ok", "high", "over"),
         ),
         Panel(
             "Gates with most waiters",
@@ -130,10 +132,12 @@ RUNNING = Section(
             "What the worker found when it asked for jobs, a second.",
             "`missing` and `final` are left-overs that are cleaned up; many of them follow a loss in Redis.",
             Step.REDIS,
-            [(grown("claims", "result"), "{{result}}")],
+            [(seen(grown("claims", "result")), "{{result}}")],
             "ops",
             Marks(5000, 10_000),
             stacked=True,
+            empty=NOTHING,
+            colours={"won": GOOD, "empty": "#8e8e8e", "conflict": BAD, "missing": UNSURE, "final": "orange"},
         ),
         Panel(
             "Claim conflicts",
@@ -166,26 +170,28 @@ SAFETY = Section(
             Step.BACKLOG,
             [
                 (now("queue_jobs", lane="backlog", state="ready|parked"), "depth"),
-                (grown("queue_backlog_drained"), "drained a second"),
+                (grown("queue_backlog_drained"), "drained"),
             ],
             "short",
             Marks(10_000, 100_000),
             empty="never used",
+            right={"drained": "ops"},
         ),
         Panel(
             "Backlog growth",
-            "What the backlog gains a second over a quarter of an hour; below 0 it empties. 1 in "
-            "`draining`: the drain runs.",
+            "What the backlog gains a second over a quarter of an hour; below 0 it empties. At the right, "
+            "whether the drain runs.",
             "it grows while the drain runs: the drain is too slow, or the target lane has no room.",
             Step.BACKLOG,
             [
                 (f"deriv(({now('queue_jobs', lane='backlog', state='ready')})[15m:1m])", "growth"),
                 (top("queue_backlog_drain_active"), "draining"),
             ],
-            "short",
+            "ops",
             Marks(1, 10),
             bottom=None,
             empty="never used",
+            right={"draining": "bool_on_off"},
         ),
         Panel(
             "Duplicates and stale outcomes",
@@ -199,15 +205,17 @@ SAFETY = Section(
             ],
             "ops",
             Marks(1, 10),
+            colours={"stale": BAD},
         ),
         Panel(
             "Recovered from dead workers",
             "Jobs that were taken back after a worker had died, in the window.",
             "a worker is killed again and again: out of memory, or a job that crashes it.",
             Step.WORKERS,
-            [(grown("queue_orphans_recovered", "task", how="increase"), "{{task}}")],
+            [(seen(grown("queue_orphans_recovered", "task", how="increase")), "{{task}}")],
             "short",
             Marks(1, 100),
+            empty=NOTHING,
         ),
         Panel(
             "Lock contention",

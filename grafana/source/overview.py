@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import NOTHING, Board, Marks, Panel, Section, Show, Step
-from grafana.source.promql import grown, most, now, quantile, share, top
+from grafana.source.panels import BAD, GOOD, NOTHING, UNSURE, Board, Marks, Panel, Section, Show, Step
+from grafana.source.promql import grown, most, now, quantile, share, top, worst
 
 ENDED = "succeeded|failed"
+#: Alerts that fire, of the apps that are chosen; one on metrics that are gone has no job.
+FIRING = 'ALERTS{alertname=~"Streamworker.+", alertstate="firing", job=~"$job|"}'
+#: The same, with the seconds since each began to be true.
+SINCE = (
+    'label_replace((time() - ALERTS_FOR_STATE{alertname=~"Streamworker.+", job=~"$job|"})\n'
+    f"and ignoring (alertstate) {FIRING}, "
+    '"alert", "$1", "alertname", "Streamworker(.+)")'
+)
 
 AT_A_GLANCE = Section(
     "At a glance",
@@ -114,7 +122,7 @@ AT_A_GLANCE = Section(
             "Alerts of streamworker that fire in Prometheus.",
             "start with the critical one; its text names lane, task or dependency.",
             Step.LANE,
-            [('count(ALERTS{alertname=~"Streamworker.+", alertstate="firing"}) or vector(0)', "firing")],
+            [(f"count({FIRING}) or vector(0)", "firing")],
             "short",
             Marks(1, 3),
             Show.STAT,
@@ -128,15 +136,30 @@ WHICH = Section(
     "Which lane, which task, which dependency",
     [
         Panel(
+            "Which alert",
+            "Alerts that fire, with what they are about, and for how long each has been true.",
+            "begin with what has lasted longest: the others may follow from it.",
+            Step.LANE,
+            [(worst(SINCE), "{{alert}} {{lane}}{{task}}{{dependency}}{{gate}} {{error_code}}")],
+            "s",
+            Marks(0, 0.001),
+            Show.BARS,
+            width=9,
+            height=8,
+            empty=NOTHING,
+        ),
+        Panel(
             "Which lane",
             "Age of the oldest job by the target of its lane: 1 is the target.",
             "open *Lane detail* for that lane. Other lanes are not touched by it.",
             Step.LANE,
             [
                 (
-                    share(
-                        top("queue_oldest_job_age_seconds", "lane"),
-                        top("lane_target_age_seconds", "lane"),
+                    worst(
+                        share(
+                            top("queue_oldest_job_age_seconds", "lane"),
+                            top("lane_target_age_seconds", "lane"),
+                        )
                     ),
                     "{{lane}}",
                 )
@@ -144,7 +167,9 @@ WHICH = Section(
             "percentunit",
             Marks(0.5, 1),
             Show.BARS,
-            height=7,
+            width=5,
+            height=8,
+            top=1,
             empty=NOTHING,
         ),
         Panel(
@@ -162,7 +187,8 @@ WHICH = Section(
             "ops",
             Marks(0.1, 1),
             Show.BARS,
-            height=7,
+            width=5,
+            height=8,
             empty=NOTHING,
         ),
         Panel(
@@ -172,9 +198,11 @@ WHICH = Section(
             Step.DEPENDENCY,
             [
                 (
-                    share(
-                        grown("dependency_requests", "dependency", result="error|timeout"),
-                        grown("dependency_requests", "dependency"),
+                    worst(
+                        share(
+                            grown("dependency_requests", "dependency", result="error|timeout"),
+                            grown("dependency_requests", "dependency"),
+                        )
                     ),
                     "{{dependency}}",
                 )
@@ -182,7 +210,8 @@ WHICH = Section(
             "percentunit",
             Marks(0.05, 0.2),
             Show.BARS,
-            height=7,
+            width=5,
+            height=8,
             top=1,
             empty=NOTHING,
         ),
@@ -230,6 +259,7 @@ FLOW = Section(
             "ops",
             Marks(5000, 10_000),
             stacked=True,
+            colours={"succeeded": GOOD, "retried": UNSURE, "failed": BAD},
         ),
         Panel(
             "Wait and end to end",
@@ -253,6 +283,7 @@ FLOW = Section(
             "ops",
             Marks(5000, 10_000),
             stacked=True,
+            colours={"accepted": GOOD, "deferred": UNSURE, "rejected": BAD, "conflict": "orange"},
         ),
     ],
 )
@@ -271,13 +302,19 @@ ENGINE = Section(
             ],
             "short",
             Marks(1000, 10_000),
+            limits="/ at most$/",
+            whole=True,
         ),
         Panel(
             "Redis calls p95",
-            "How long scripts take, from the worker's side.",
-            "Redis is overloaded, swaps, or is far away: `redis-cli --latency`, `SLOWLOG GET`.",
+            "How long calls take, from the worker's side: `exchange` is what claims and settles jobs.",
+            "Redis is overloaded, swaps, or is far away: `redis-cli --latency`, `SLOWLOG GET`. By script on "
+            "*Retries and dependencies*.",
             Step.REDIS,
-            [(quantile(0.95, "redis_call_duration_seconds", "script"), "{{script}}")],
+            [
+                (quantile(0.95, "redis_call_duration_seconds", script="exchange"), "exchange"),
+                (quantile(0.95, "redis_call_duration_seconds"), "all scripts"),
+            ],
             "s",
             Marks(0.05, 0.5),
         ),

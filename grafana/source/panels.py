@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,8 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RUNBOOK = "/public/streamworker/runbook-backlog.md"
 #: What lists show when nothing has happened yet.
 NOTHING = "none"
+#: Colours of series whose names say whether they are good.
+GOOD, UNSURE, BAD = "green", "yellow", "red"
 
 Json = dict[str, Any]
 
@@ -71,7 +73,12 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One question and its answer. `red` says what to do when it is red, `step` where to read on."""
+    """One question and its answer. `red` says what to do when it is red, `step` where to read on.
+
+    `colours` are those of series by their legends. `right` has legends with a unit and an axis of their own,
+    at the right; `limits` is a pattern of legends that are limits of others: dashed, and not filled. `names`
+    are words for numbers. `whole`: there is nothing between two numbers.
+    """
 
     title: str
     says: str
@@ -87,6 +94,11 @@ class Panel:
     bottom: float | None = 0  # of the axis
     top: float | None = None
     empty: str | None = None  # shown instead of "no data"
+    colours: Mapping[str, str] = field(default_factory=dict)
+    right: Mapping[str, str] = field(default_factory=dict)
+    limits: str | None = None
+    names: Sequence[str] = ()
+    whole: bool = False
 
     def render(self, number: int, x: int, y: int) -> Json:
         """Grafana's JSON for it, at a place."""
@@ -112,7 +124,7 @@ class Panel:
             "datasource": SOURCE,
             "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
             "links": [_link("Runbook", "link", url=f"${{runbook}}#{self.step}", targetBlank=True)],
-            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
+            "fieldConfig": {"defaults": self._defaults(), "overrides": list(self._overrides())},
             "options": _OPTIONS[self.show],
             "targets": targets,
         }
@@ -129,17 +141,39 @@ class Panel:
             defaults["max"] = self.top
         if self.empty is not None:
             defaults["noValue"] = self.empty
+        if self.whole or self.names:
+            defaults["decimals"] = 0
+        if self.names:
+            words = {str(number): {"text": word, "index": number} for number, word in enumerate(self.names)}
+            defaults["mappings"] = [{"type": "value", "options": words}]
         if self.show is Show.LINES:
             defaults["custom"] = {
                 "drawStyle": "line",
                 "lineWidth": 1,
-                "fillOpacity": 30 if self.stacked else 5,
-                "showPoints": "never",
+                "fillOpacity": 30 if self.stacked else 0,
+                "showPoints": "auto",  # one value between two holes makes no line
                 "spanNulls": False,
                 "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
                 "thresholdsStyle": {"mode": "off" if self.stacked else "dashed"},
             }
         return defaults
+
+    def _overrides(self) -> Iterator[Json]:
+        for legend, colour in self.colours.items():
+            yield _override("byName", legend, color={"mode": "fixed", "fixedColor": colour})
+        for legend, unit in self.right.items():
+            bounds = {"min": 0, "max": 1, "decimals": 0} if unit.startswith("bool") else {}
+            yield _override("byName", legend, **{"unit": unit, "custom.axisPlacement": "right", **bounds})
+        if self.limits is not None:
+            dashes = {"fill": "dash", "dash": [6, 6]}
+            yield _override("byRegexp", self.limits, **{"custom.lineStyle": dashes, "custom.fillOpacity": 0})
+
+
+def _override(kind: str, which: str, **properties: Any) -> Json:
+    return {
+        "matcher": {"id": kind, "options": which},
+        "properties": [{"id": name, "value": value} for name, value in properties.items()],
+    }
 
 
 def _link(title: str, kind: str, **rest: Any) -> Json:

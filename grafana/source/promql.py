@@ -86,6 +86,16 @@ def share(part: str, whole: str, match: str = "") -> str:
     return f"{part}\n/ {match}({whole} > 0)"
 
 
+def seen(query: str) -> str:
+    """Only what is not zero: of many tasks few have anything to show, and the rest would fill the legend."""
+    return f"{query} > 0"
+
+
+def worst(query: str) -> str:
+    """The highest first. For lists; lines have no order."""
+    return f"sort_desc({query})"
+
+
 def most(count: int, query: str) -> str:
     """The highest few series that are not zero."""
     return f"topk({count}, {query} > 0)"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import Board, Marks, Panel, Section, Show, Step
-from grafana.source.promql import grown, mean, quantile, share, top
+from grafana.source.panels import NOTHING, Board, Marks, Panel, Section, Show, Step
+from grafana.source.promql import grown, mean, quantile, seen, share, top
 
 RETRIES = Section(
     "Retries",
@@ -13,9 +13,10 @@ RETRIES = Section(
             "Retries that were scheduled, a second.",
             "a storm of one task: look at its code beside, then at the dependency that it uses.",
             Step.RETRIES,
-            [(grown("retries_scheduled", "task"), "{{task}}")],
+            [(seen(grown("retries_scheduled", "task")), "{{task}}")],
             "ops",
             Marks(0.1, 10),
+            empty=NOTHING,
         ),
         Panel(
             "Retries by error code",
@@ -23,9 +24,10 @@ RETRIES = Section(
             "a code that cannot get better by trying should be persistent; `streamworker retries` stops "
             "one at once.",
             Step.RETRIES,
-            [(grown("retries_scheduled", "error_code"), "{{error_code}}")],
+            [(seen(grown("retries_scheduled", "error_code")), "{{error_code}}")],
             "ops",
             Marks(0.1, 10),
+            empty=NOTHING,
         ),
         Panel(
             "Mean attempt",
@@ -35,6 +37,7 @@ RETRIES = Section(
             [(mean("execution_attempt", "task"), "{{task}}")],
             "short",
             Marks(1.2, 1.5),
+            bottom=1,
         ),
         Panel(
             "Success by attempt",
@@ -67,9 +70,10 @@ RETRIES = Section(
             "Jobs a second that became dead letters.",
             "read one of them: `streamworker dlq show ID`.",
             Step.DEAD,
-            [(grown("job_failures", "error_code"), "{{error_code}}")],
+            [(seen(grown("job_failures", "error_code")), "{{error_code}}")],
             "ops",
             Marks(0.1, 1),
+            empty=NOTHING,
         ),
     ],
 )
@@ -108,13 +112,15 @@ DEPENDENCIES = Section(
         ),
         Panel(
             "Breakers",
-            "0 is closed, 1 half open, 2 open.",
+            "The breaker of each dependency that has one.",
             "jobs that use it wait without being charged. It closes by itself once probes succeed.",
             Step.DEPENDENCY,
             [(top("breaker_state", "dependency"), "{{dependency}}")],
             "short",
             Marks(1, 2),
             top=2,
+            empty="no breaker",
+            names=("closed", "half open", "open"),
         ),
         Panel(
             "Retries against dependency errors",
@@ -172,8 +178,26 @@ DEPENDENCIES = Section(
             ],
             "percentunit",
             Marks(0.8, 0.5, falling=True),
+            width=12,
             top=1,
         ),
+        Panel(
+            "Skips",
+            "Jobs a second that had nothing to do and said so.",
+            "a producer that asks for much in vain; no harm otherwise.",
+            Step.TASK,
+            [(seen(grown("job_skips", "task")), "{{task}}")],
+            "ops",
+            Marks(100, 1000),
+            width=12,
+            empty=NOTHING,
+        ),
+    ],
+)
+
+REDIS = Section(
+    "Redis",
+    [
         Panel(
             "Errors of Redis",
             "Lost connections and refused commands, a second.",
@@ -184,13 +208,15 @@ DEPENDENCIES = Section(
             Marks(0.1, 1),
         ),
         Panel(
-            "Skips",
-            "Jobs a second that had nothing to do and said so.",
-            "a producer that asks for much in vain; no harm otherwise.",
-            Step.TASK,
-            [(grown("job_skips", "task"), "{{task}}")],
-            "ops",
-            Marks(100, 1000),
+            "Calls by script p95",
+            "How long each script takes, from the worker's side.",
+            "all of them: the server or the network. `exchange` alone: very many jobs, or gates with very "
+            "many waiters. Others are housekeeping: no job waits for them.",
+            Step.REDIS,
+            [(quantile(0.95, "redis_call_duration_seconds", "script"), "{{script}}")],
+            "s",
+            Marks(0.05, 0.5),
+            width=16,
         ),
     ],
 )
@@ -199,5 +225,5 @@ BOARD = Board(
     "streamworker-retries",
     "streamworker: retries and dependencies",
     "What is tried again, why, and which dependency is behind it.",
-    [RETRIES, DEPENDENCIES],
+    [RETRIES, DEPENDENCIES, REDIS],
 )

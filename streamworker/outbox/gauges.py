@@ -57,5 +57,6 @@ def page(gauges: Gauges) -> str:
         if gauges.depth is not None:
             sheet.put("outbox_lag_seconds", gauges.depth.lag_seconds)
             sheet.put("outbox_pending_rows", gauges.depth.pending)
+            sheet.put("outbox_refused_rows", gauges.depth.refused)
 
     return Page({Scope.RELAY: fill}).text()

@@ -103,6 +103,8 @@ CATALOGUE: tuple[Spec, ...] = (
          "Age of the request in the outbox that has waited longest for a relay; 0: none waits."),
     Spec("outbox_pending_rows", _G, (*_R, *_O), (),
          "Requests in the outbox that wait for a relay; 100000 stands for as many or more."),
+    Spec("outbox_refused_rows", _G, (*_R, *_O), (),
+         "Requests in the outbox that were put aside: no relay tries them again before somebody says so."),
     # --- worker: what each one did
     Spec("claims", _C, _W, ("lane", "result"), "What claims found; `empty`: times that a lane had nothing.",
          {"result": ("won", "conflict", "missing", "final", "empty")}),

@@ -61,6 +61,7 @@ class ClusterNumbers:
         if self.outbox is not None:
             sheet.put("outbox_lag_seconds", self.outbox.lag_seconds)
             sheet.put("outbox_pending_rows", self.outbox.pending)
+            sheet.put("outbox_refused_rows", self.outbox.refused)
 
     def _jobs(self, sheet: Sheet, seen: Snapshot, tasks: Collection[str]) -> None:
         def lane_task(key: tuple[str, str]) -> tuple[str, str]:

@@ -37,6 +37,14 @@ def scaled(query: str) -> str:
     return _DURATION.sub(shorter, query)
 
 
+def chosen(query: str) -> str:
+    """A panel's query with all chosen, and windows scaled."""
+    for name, value in (("$job", "shop"), ("$lane", ".+"), ("$task", ".+")):
+        query = query.replace(name, value)
+    query = scaled(query.replace("$__range:1m]", "$__range:1s]").replace(":15s]", ":1s]"))
+    return query.replace("$__rate_interval", "6s").replace("$__range", "60s")
+
+
 def scaled_rules() -> dict[str, Any]:
     """The rules, scaled: an alert fires once its expression is true."""
     rules: dict[str, Any] = yaml.safe_load(with_thresholds(RULES.read_text(encoding="utf-8"), THRESHOLDS))

@@ -85,7 +85,7 @@ def _mistyped(value: object, wanted: Any, where: str) -> Iterator[str]:
         if not isinstance(value, int | float) or isinstance(value, bool):
             yield f"{where}: {value!r} is no number"
     elif wanted is int or wanted is bool or wanted is str:
-        if type(value) is not wanted:
+        if type(value.value if isinstance(value, enum.Enum) else value) is not wanted:
             yield f"{where}: {value!r} is no {wanted.__name__}"
     elif isinstance(value, dict) and hasattr(wanted, "from_json"):  # the SDK left it as it was
         read = wanted.from_json(value)

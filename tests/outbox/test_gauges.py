@@ -39,7 +39,7 @@ def numbers() -> ClusterNumbers:
 
 
 def test_all_metrics_of_a_relay_are_told() -> None:
-    gauges = Gauges(depth=Depth(pending=3, lag_seconds=2.5))
+    gauges = Gauges(depth=Depth(pending=3, refused=2, lag_seconds=2.5))
     gauges.relayed["refused"] += 1
     found = {family.name: family for family in text_string_to_metric_families(page(gauges))}
 
@@ -50,7 +50,8 @@ def test_all_metrics_of_a_relay_are_told() -> None:
         sample.labels["result"]: sample.value for sample in found["streamworker_outbox_relayed"].samples
     }
     assert values == {**dict.fromkeys(RESULTS, 0), "refused": 1}
-    assert [sample.value for sample in found["streamworker_outbox_lag_seconds"].samples] == [2.5]
+    for name, value in (("lag_seconds", 2.5), ("pending_rows", 3), ("refused_rows", 2)):
+        assert [sample.value for sample in found[f"streamworker_outbox_{name}"].samples] == [value]
 
 
 def test_a_relay_is_ready_as_long_as_its_rounds_work(monkeypatch: pytest.MonkeyPatch) -> None:
