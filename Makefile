@@ -122,6 +122,8 @@ soak-rounds: venv
 	    tests/integration/test_fleet_cleanup.py tests/integration/test_crons.py \
 	    tests/integration/test_lanes.py tests/integration/test_gates_fleet.py \
 	    tests/integration/test_overload.py tests/integration/test_incident.py \
+	    tests/integration/test_breaker_fleet.py tests/integration/test_ramp_fleet.py \
+	    tests/integration/test_cache.py tests/integration/test_cache_fleet.py \
 	    tests/lua/test_gates_sequences.py tests/lua/test_overload_sequences.py tests/lua/test_turnstile_shares.py \
 	    tests/integration/test_stateful.py tests/crash_points tests/chaos \
 	    tests/observability $(ARGS)
