@@ -17,7 +17,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from streamworker.cli.main import command_line
 from streamworker.telemetry.catalogue import CATALOGUE
 from tests.observability.files import REPOSITORY, RULES, metrics_in
 from tests.observability.keda import SCALED_OBJECT
@@ -211,6 +213,7 @@ def test_manifests_fit_their_schemas() -> None:
         ("worker", {"replicaz": 3}, "'replicaz' was unexpected"),
         ("worker", {"replicas": "two"}, "'two' is not"),
         ("migrate", {"backofLimit": 1}, "'backofLimit' was unexpected"),
+        ("relay", {"strategie": {}}, "'strategie' was unexpected"),
         ("pdb", {"maxUnavailabel": 1}, "'maxUnavailabel' was unexpected"),
         ("scaledobject", {"maxReplicas": 3}, "'maxReplicas' was unexpected"),
         ("scaledobject", {"triggers": [{"type": "prometheus"}]}, "'metadata' is a required property"),
@@ -230,7 +233,7 @@ def test_all_manifests_are_applied() -> None:
     assert files == set(listed())
 
 
-@pytest.mark.parametrize("name", ["worker", "mirror", "migrate"])
+@pytest.mark.parametrize("name", ["worker", "mirror", "relay", "migrate"])
 def test_pods_have_no_root_no_writable_root_and_no_shell(name: str) -> None:
     pod = manifest(name)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -246,7 +249,7 @@ def test_pods_have_no_root_no_writable_root_and_no_shell(name: str) -> None:
     assert [str(pod["securityContext"]["runAsUser"])] == user
 
 
-@pytest.mark.parametrize("name", ["worker", "mirror"])
+@pytest.mark.parametrize("name", ["worker", "mirror", "relay"])
 def test_probes_ask_the_endpoint(name: str) -> None:
     (container,) = manifest(name)["spec"]["template"]["spec"]["containers"]
 
@@ -261,6 +264,28 @@ def test_a_pod_gets_longer_than_the_grace() -> None:
     grace = float(arguments[arguments.index("--grace") + 1].removesuffix("s"))
 
     assert pod["terminationGracePeriodSeconds"] > grace + 10
+
+
+@pytest.mark.parametrize("name", ["worker", "mirror", "relay", "migrate"])
+def test_the_command_line_knows_what_a_pod_is_started_with(name: str) -> None:
+    (container,) = manifest(name)["spec"]["template"]["spec"]["containers"]
+
+    words = container["args"]
+    command = command_line(words[0])
+
+    read = CliRunner().invoke(command, [*words, "--help"])  # all of it is read before any help is shown
+    wrong = CliRunner().invoke(command, [*words, "--metrics-prot", "1", "--help"])
+
+    assert read.exit_code == 0, read.output
+    assert wrong.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["mirror", "relay"])
+def test_a_companion_is_chosen_by_its_own_labels(name: str) -> None:
+    spec = manifest(name)["spec"]
+
+    assert spec["selector"]["matchLabels"] == {"app.kubernetes.io/name": f"shop-{name}"}
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
 
 def test_selectors_choose_the_pods() -> None:
