@@ -1,4 +1,8 @@
-"""Takes in the jobs that were open before the mirror was on: their envelopes are in Redis, not in the log."""
+"""Takes in the jobs that were open before the mirror was on: their envelopes are in Redis, not in the log.
+
+And marks those that were open when Postgres last heard of them, and ended while the mirror was off: after a
+loss of Redis they would run again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from streamworker.core.ids import shard_of
 from streamworker.core.job import Record
 from streamworker.core.states import WAITING
 from streamworker.postgres import copying, rows
-from streamworker.postgres.census import Census
+from streamworker.postgres.census import PAGE, Census
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import JobRow
 from streamworker.store.caller import Caller
@@ -27,6 +31,22 @@ WANTING = """
 SELECT 1 FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND payload IS NULL
   AND status NOT IN ('succeeded', 'failed_terminal') LIMIT 1
 """
+
+#: Reason of a row whose job ended, or was lost, while the mirror was not on: nobody knows its end.
+UNSEEN = "unseen"
+#: Open jobs of which Redis was told; the others wait in the outbox.
+TOLD = """
+SELECT id::text FROM streamworker.jobs
+WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status NOT IN ('succeeded', 'failed_terminal')
+  AND (version > 0 OR id NOT IN
+       (SELECT job_id FROM streamworker.outbox WHERE namespace = $1 AND published_at IS NULL))
+ORDER BY id LIMIT $4
+"""
+MARK = f"""
+UPDATE streamworker.jobs SET reason = '{UNSEEN}', updated_at = now()
+WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
+"""  # noqa: S608
+NO_JOB = "00000000-0000-0000-0000-000000000000"
 
 
 class Adopter:
@@ -54,6 +74,23 @@ class Adopter:
             if found:
                 adopted += await self._take_in(found)
         return adopted
+
+    async def mark_unseen(self) -> int:
+        """Mark the open jobs that Redis has no record of, and return how many there are.
+
+        Their ends are not in the log, which is read up to now: they came while the mirror was not on.
+        """
+        marked, after = 0, NO_JOB
+        while True:
+            rows = await self._connection.fetch(TOLD, self._keys.namespace, self._keys.shard, after, PAGE)
+            ids = [row["id"] for row in rows]
+            records = await self._census.raw(ids)
+            unseen = [job_id for job_id, raw in zip(ids, records, strict=True) if raw is None]
+            await self._connection.execute(MARK, unseen)
+            marked += len(unseen)
+            if len(ids) < PAGE:
+                return marked
+            after = ids[-1]
 
     async def _take_in(self, found: Sequence[JobRow]) -> int:
         """Write these, or each alone when Postgres refuses one of them; how many it took."""

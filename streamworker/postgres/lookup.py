@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from streamworker.core.errors import JobMissing, JobNotFound
 from streamworker.core.states import TERMINAL, Status
+from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.connection import connect, passing, unavailable
 from streamworker.postgres.entries import Action
 from streamworker.request import JobView
@@ -51,7 +52,12 @@ class Remembered:
     @property
     def in_outbox(self) -> bool:
         """It was committed with a producer's own data; as far as is known here, Redis has not been told."""
-        return self.status is Status.QUEUED and self.row["version"] == 0
+        return self.status is Status.QUEUED and self.row["version"] == 0 and not self.unseen
+
+    @property
+    def unseen(self) -> bool:
+        """Its end came while the mirror was not on."""
+        return self.status not in TERMINAL and self.row["reason"] == UNSEEN
 
     def ended(self) -> Ended:
         """The outcome of a job that is over."""
@@ -160,6 +166,8 @@ async def remember(settings: Settings, job_id: str) -> Remembered:
     found = await find(settings, job_id, moves=False)
     if found is None:
         raise JobNotFound(job_id, "it was never enqueued here, or is not in Postgres yet or any more")
+    if found.unseen:
+        raise JobNotFound(job_id, "it ended, or was lost, while the mirror was off: nobody knows its end")
     if found.status not in TERMINAL and not found.in_outbox:
         raise JobMissing(job_id, found.status)
     return found

@@ -169,18 +169,18 @@ class Mirror:
     async def _adopt(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
         """Complete what Postgres has of the jobs that were open before the mirror was on."""
         adopter = Adopter(connection, self._caller, self._keys)
-        if pipe.offset.commits and not await adopter.wanted():
+        was_on = pipe.offset.on and pipe.offset.commits
+        if was_on and not await adopter.wanted():
             return
         await pipe.drain(await self._log.last_id())
         if adopted := await adopter.run():
             log.info("mirror %s: took in %d jobs that are older than it", self._name, adopted)
-        pipe.offset = await offsets.advance(  # from here on a marker that is gone proves a loss
-            connection,
-            pipe.offset,
-            sequence=pipe.offset.sequence,
-            entry=pipe.offset.entry,
-            writer=self._name,
-        )
+        if not was_on and (unseen := await adopter.mark_unseen()):
+            log.warning(
+                "mirror %s: %d jobs that Postgres has as open are not in Redis any more; they ended or were "
+                "lost while the mirror was not on, and are not restored", self._name, unseen,
+            )  # fmt: skip
+        pipe.offset = await offsets.turn_on(connection, pipe.offset)
 
     async def _pipe(self, connection: asyncpg.Connection) -> Pipe:
         """The way into Postgres, with the mirror switched on."""
@@ -198,7 +198,8 @@ class Mirror:
         try:
             for _ in range(OVERTAKEN):
                 with contextlib.suppress(Overtaken):
-                    pipe = await (self._looking(connection) if dry_run else self._pipe(connection))
+                    looking = await self._looking(connection)
+                    pipe = looking if dry_run else await self._pipe(connection)
                     return await self._reconciler(connection, pipe).run(dry_run=dry_run)
             raise PostgresUnavailable("error", "other mirrors write all the time: stop them, and try again")
         except Exception as error:
@@ -210,11 +211,17 @@ class Mirror:
             await self._caller.close()
 
     async def _looking(self, connection: asyncpg.Connection) -> Pipe:
-        """The way into Postgres as it stands, with nothing switched."""
+        """The way into Postgres as it stands, with nothing switched. Raises PostgresUnavailable when off."""
         offset = await offsets.read(connection, self._settings.namespace, self._keys.shard)
         if offset is None:
             raise PostgresUnavailable(
                 "error", f"nothing of {self._settings.namespace} was ever mirrored here"
+            )
+        if not offset.on:
+            raise PostgresUnavailable(
+                "error",
+                f"the mirror of {self._settings.namespace} is off: what Postgres has as open may have ended "
+                "since, and would run again",
             )
         return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit)
 

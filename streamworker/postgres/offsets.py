@@ -41,23 +41,34 @@ async def read(connection: asyncpg.Connection, namespace: str, shard: int) -> Of
 
 
 async def begin(connection: asyncpg.Connection, namespace: str, shard: int, marker: str) -> Offset:
-    """The offset of a shard, whose mirror is on from now on; a new one gets this marker.
+    """The offset of a shard; a new one gets this marker, and is off until `turn_on`.
 
-    `on` of what is returned says whether it was on before: only then can a missing marker prove anything.
+    Only if it was on can a missing marker, or a missing job, prove anything.
     """
-    known = await read(connection, namespace, shard)
     await connection.execute(
-        "INSERT INTO streamworker.mirror_offsets (namespace, shard, marker) VALUES ($1, $2, $3) "
-        "ON CONFLICT (namespace, shard) DO UPDATE SET is_on = true",
+        "INSERT INTO streamworker.mirror_offsets (namespace, shard, marker, is_on) "
+        "VALUES ($1, $2, $3, false) ON CONFLICT (namespace, shard) DO NOTHING",
         namespace,
         shard,
         marker,
     )
-    if known is not None:
-        return known
     found = await read(connection, namespace, shard)
     assert found is not None
     return found
+
+
+async def turn_on(connection: asyncpg.Connection, known: Offset) -> Offset:
+    """What there was is taken in: from here on a marker that is gone proves a loss. Raises Overtaken."""
+    commits = await connection.fetchval(
+        "UPDATE streamworker.mirror_offsets SET commits = commits + 1, is_on = true, committed_at = now() "
+        "WHERE namespace = $1 AND shard = $2 AND commits = $3 RETURNING commits",
+        known.namespace,
+        known.shard,
+        known.commits,
+    )
+    if commits is None:
+        raise Overtaken(f"another mirror of {known.namespace}:{known.shard} has written meanwhile")
+    return replace(known, commits=commits, on=True)
 
 
 async def end(connection: asyncpg.Connection, namespace: str, shard: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import offsets
+from streamworker.postgres.adopt import NO_JOB
 from streamworker.postgres.census import PAGE, Census
 from streamworker.postgres.letters import Letters
 from streamworker.postgres.log import Log
@@ -34,7 +35,7 @@ RESTORE_JOBS, RESTORE_BYTES = 100, 1 << 20
 OPEN_JOBS = """
 SELECT id::text FROM streamworker.jobs
 WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status NOT IN ('succeeded', 'failed_terminal')
-ORDER BY id LIMIT $4
+  AND reason <> 'unseen' ORDER BY id LIMIT $4
 """
 _ROW = """
 SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code,
@@ -51,7 +52,6 @@ FROM streamworker.jobs
 WHERE namespace = $1 AND shard = $2 AND status = 'succeeded' AND key_id IS NOT NULL
   AND ((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms) > $3
 """
-NO_JOB = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ proves that Redis lost data; then `restoring` refuses enqueues until that is the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamworker.postgres import offsets
@@ -50,7 +49,7 @@ class Switch:
             await self.close(ours)
         elif stands != ours:
             await self.open(ours)
-        return replace(offset, on=True)
+        return offset
 
     async def open(self, marker: str) -> None:
         """The log carries what the mirror needs, and enqueue is open."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
+from streamworker.postgres.adopt import NO_JOB
 from streamworker.postgres.census import PAGE, Census
 from streamworker.postgres.log import Lag, Log
-from streamworker.postgres.reconcile import NO_JOB, OPEN_JOBS
+from streamworker.postgres.reconcile import OPEN_JOBS
 from streamworker.store.caller import Caller
 from streamworker.store.keys import Keys
 
@@ -29,7 +30,9 @@ ASIDE = """
 SELECT (SELECT count(*) FROM streamworker.mirror_conflicts WHERE namespace = $1 AND shard = $2) AS conflicts,
        (SELECT count(*) FROM streamworker.mirror_refused WHERE namespace = $1 AND shard = $2) AS refused,
        (SELECT count(*) FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND payload IS NULL
-        AND status NOT IN ('succeeded', 'failed_terminal')) AS without_payload
+        AND status NOT IN ('succeeded', 'failed_terminal')) AS without_payload,
+       (SELECT count(*) FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND reason = 'unseen'
+        AND status NOT IN ('succeeded', 'failed_terminal')) AS unseen
 """
 State = tuple[str, int, int]  # status, epoch, version
 
@@ -63,6 +66,8 @@ class Verified:
     refused: int = 0
     #: Open jobs that could not be restored, from before the mirror was on.
     without_payload: int = 0
+    #: Jobs that ended, or were lost, while the mirror was not on: nobody knows their end, and they stay so.
+    unseen: int = 0
 
     @property
     def good(self) -> bool:
@@ -79,6 +84,7 @@ class Verified:
             "conflicts": self.conflicts,
             "refused": self.refused,
             "without_payload": self.without_payload,
+            "unseen": self.unseen,
         }
 
 
@@ -109,7 +115,7 @@ class Verifier:
         found.lag = await self._log.lag()
         row = await self._connection.fetchrow(ASIDE, self._keys.namespace, self._keys.shard)
         assert row is not None
-        found.conflicts, found.refused, found.without_payload = row
+        found.conflicts, found.refused, found.without_payload, found.unseen = row
         return found
 
     async def _all(self) -> AsyncIterator[list[str]]:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from streamworker.embedded_postgres import EmbeddedPostgres
-from streamworker.postgres import offsets
+from streamworker.postgres import adopt, offsets
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.migrate import migrate
 from streamworker.postgres.retention import prune
@@ -84,6 +84,9 @@ async def test_the_mirror_needs_no_more_than_its_rights(roles: Roles) -> None:
 
     assert (first.moves, first.refused, first.differing) == (2, 1, 1)
     assert again.differing == 1
+    assert [row["id"] for row in await sql.fetch(adopt.TOLD, "shop", 0, adopt.NO_JOB, 10)] == [job]
+    await sql.execute(adopt.MARK, [job])
+    assert (await offsets.turn_on(sql, again.offset)).on
     assert [str(day) for day in pruned.days] == ["2026-07-24"]
     await sql.close()
 
