@@ -17,12 +17,15 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamworker.core.durations import Duration, format_ms, to_ms
 from streamworker.core.errors import ConfigurationError
-from streamworker.core.foreign import Verdict
 from streamworker.core.overrides import RetryOverride
 from streamworker.core.states import HELD, ErrorClass, Status
+
+if TYPE_CHECKING:  # a producer judges no exceptions
+    from streamworker.core.foreign import Verdict
 
 DEFAULT_DELAYS_MS = (30_000, 120_000, 600_000)
 DEFAULT_UNKNOWN_MS = (120_000, 600_000)

@@ -30,7 +30,7 @@ from streamworker.flow.locks import key_of
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
-from streamworker.store.connection import check_url
+from streamworker.store.handshake import check_url
 from streamworker.store.keys import Keys
 
 log = logging.getLogger("streamworker")

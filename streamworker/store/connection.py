@@ -17,13 +17,20 @@ from typing import Any, Protocol, cast
 
 import hiredis
 
-from streamworker.core.errors import ConnectionLost, ServerUnsuitable, StreamworkerError
+from streamworker.core.errors import ConnectionLost, StreamworkerError
+from streamworker.store.handshake import (
+    CONNECT_TIMEOUT,
+    check_url,
+    discard,
+    no_connection,
+    options,
+    redact,
+    unconnected,
+)
 from streamworker.store.lua import Script
 
 Argument = str | bytes | int
 
-#: Seconds to wait for a TCP connection.
-CONNECT_TIMEOUT = 5.0
 #: Seconds without an answer after which a connection counts as lost. Never None: a frozen server would
 #: hang the caller for ever (R17).
 REPLY_TIMEOUT = 5.0
@@ -67,100 +74,11 @@ def _count(errors: dict[str, int], error: Exception) -> None:
 _OF_THE_PARENT: list[object] = []
 
 
-def redact(url: str) -> str:
-    """The URL without its password, for messages and logs (R28)."""
-    scheme, separator, rest = url.partition("://")
-    if "@" not in rest:  # no user and no password, unless the query has one
-        return url.partition("?")[0] if "password=" in rest else url
-    # The last @ ends the password, whatever it is made of: one with a bare / or # is no valid URL, and must
-    # not be shown for that reason.
-    before, _, host = rest.rpartition("@")
-    user = before.partition(":")[0] if ":" in before else ""
-    return f"{scheme}{separator}{user}:***@{host.partition('?')[0]}"
-
-
-def _options(timeout: float) -> dict[str, Any]:
-    # redis-py is imported when the first connection is made: a producer's import stays quick.
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    return {
-        "protocol": 2,  # RESP3 changes the shape of replies (R25)
-        "decode_responses": False,  # R26
-        "retry": Retry(NoBackoff(), 0),  # automatic retries re-run Lua (R16)
-        "health_check_interval": 0,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
-        "socket_timeout": timeout,
-    }
-
-
-def check_url(url: str) -> None:
-    """Refuse a URL that no connection can be made of. Raises ServerUnsuitable."""
-    import redis
-
-    _unconnected(redis, url, {})
-
-
-#: What a URL may not decide, beside what `_options` does: it would be decided twice, or for another reader.
-_NOT_THE_URLS = frozenset(
-    {"single_connection_client", "max_connections", "timeout", "encoding", "encoding_errors"}
-    | {"retry_on_timeout", "retry_on_error"}
-)
-
-
-def _unconnected(library: Any, url: str, options: dict[str, Any]) -> Any:
-    """A connection of redis-py that is yet to be connected. Raises ServerUnsuitable.
-
-    What we decide stands, whatever the URL says: with `?protocol=3` replies would have other shapes (R25).
-    """
-    from redis.exceptions import RedisError
-
-    ours = _NOT_THE_URLS | _options(0).keys()
-    before, mark, query = url.partition("?")
-    said = [part for part in query.split("&") if part.partition("=")[0] not in ours]
-    try:
-        pool = library.ConnectionPool.from_url(before + mark + "&".join(said), **options)
-        return pool.make_connection()
-    except ValueError as error:
-        # redis-py's message may quote the URL, and a URL may hold a password
-        detail = "is not a Redis URL" if "@" in url else f"is not a Redis URL: {error}"
-        remedy = "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket"
-        if "@" in url:
-            remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
-        raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
-    except RedisError as error:  # an option of TLS that cannot be
-        raise ServerUnsuitable(f"{redact(url)!r} cannot be used: {error}", "change its options") from None
-    except TypeError as error:
-        option = str(error).rpartition("argument ")[2]
-        raise ServerUnsuitable(
-            f"{redact(url)!r} has an option that is not known: {option}",
-            "take it out of the URL; those of redis-py are known",
-        ) from None
-
-
-def _discard(connection: Any) -> None:
-    """Close the socket of a connection that did not come about."""
-    writer = getattr(connection, "_writer", None)
-    if writer is not None:
-        writer.transport.abort()
-        connection._reader = connection._writer = None
-
-
 def _end_without_loop(transport: Any) -> None:
     """Close the socket of a transport whose loop is closed, and can close nothing any more."""
     raw = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
     with contextlib.suppress(Exception):
         raw._call_connection_lost(None)
-
-
-def _lost(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
-    """Our word for what redis-py or the socket said, without secrets."""
-    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
-    if type(error).__name__ == "AuthenticationError" or "WRONGPASS" in text or "NOAUTH" in text:
-        return ServerUnsuitable(
-            f"{redact(url)} refused the password", "check user and password in STREAMWORKER_REDIS_URL"
-        )
-    return ConnectionLost(f"no connection to {redact(url)}: {text.replace(url, redact(url))}")
 
 
 class _Replies(asyncio.Protocol):
@@ -203,7 +121,7 @@ class _Replies(asyncio.Protocol):
             asyncio.get_running_loop().call_exception_handler(context)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._link._break(_lost(self._link.url, error or ConnectionError("closed by the server")))
+        self._link._break(no_connection(self._link.url, error or ConnectionError("closed by the server")))
 
 
 #: Is given the reply to a call, or the error that it ended with.
@@ -256,17 +174,17 @@ class Link:
 
         check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
-        options = _options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
-        connection = _unconnected(redis.asyncio, self.url, options)
+        given = options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
+        connection = unconnected(redis.asyncio, self.url, given)
         try:
             async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
                 await connection.connect()
         except (RedisError, OSError, TimeoutError) as error:
-            _discard(connection)
+            discard(connection)
             _count(self.errors, error)
-            raise _lost(self.url, error) from None
+            raise no_connection(self.url, error) from None
         except BaseException:
-            _discard(connection)
+            discard(connection)
             raise
         # redis-py did the handshake; from here on the socket is ours alone.
         transport = cast(asyncio.Transport, connection._writer.transport)
@@ -422,7 +340,7 @@ class SyncLink:
         except OSError as error:
             self.close()
             _count(self.errors, error)
-            raise _lost(self.url, error) from None
+            raise no_connection(self.url, error) from None
         if isinstance(reply, Exception):
             _count(self.errors, reply)
             raise reply
@@ -449,12 +367,12 @@ class SyncLink:
         from redis.exceptions import RedisError
 
         self._pid = os.getpid()
-        connection = _unconnected(redis, self.url, _options(self.timeout))
+        connection = unconnected(redis, self.url, options(self.timeout))
         try:
             connection.connect()
         except RedisError as error:
             _count(self.errors, error)
-            raise _lost(self.url, error) from None
+            raise no_connection(self.url, error) from None
         # redis-py did the handshake; from here on the socket is ours alone.
         self._connection = connection
         self._reader = hiredis.Reader(replyError=_reply_error)

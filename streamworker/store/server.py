@@ -6,7 +6,8 @@ from typing import Any
 
 from streamworker.core.errors import ConnectionLost, ServerUnsuitable
 from streamworker.store.caller import passes
-from streamworker.store.connection import Link, ReplyError, redact
+from streamworker.store.connection import Link, ReplyError
+from streamworker.store.handshake import redact
 from streamworker.store.keys import Keys
 
 #: Came with Redis 7.0 and every fork of it. Versions are not compared: Valkey calls itself 7.2.4 (R49).

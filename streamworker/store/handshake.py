@@ -1,0 +1,100 @@
+"""What redis-py does for a connection, up to its handshake: the URL, its options, and why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamworker.core.errors import ConnectionLost, ServerUnsuitable
+
+#: Seconds to wait for a TCP connection.
+CONNECT_TIMEOUT = 5.0
+
+
+def redact(url: str) -> str:
+    """The URL without its password, for messages and logs (R28)."""
+    scheme, separator, rest = url.partition("://")
+    if "@" not in rest:  # no user and no password, unless the query has one
+        return url.partition("?")[0] if "password=" in rest else url
+    # The last @ ends the password, whatever it is made of: one with a bare / or # is no valid URL, and must
+    # not be shown for that reason.
+    before, _, host = rest.rpartition("@")
+    user = before.partition(":")[0] if ":" in before else ""
+    return f"{scheme}{separator}{user}:***@{host.partition('?')[0]}"
+
+
+def options(timeout: float) -> dict[str, Any]:
+    """What redis-py is told, whatever the URL says; `timeout` in seconds."""
+    # redis-py is imported when the first connection is made: a producer's import stays quick.
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return {
+        "protocol": 2,  # RESP3 changes the shape of replies (R25)
+        "decode_responses": False,  # R26
+        "retry": Retry(NoBackoff(), 0),  # automatic retries re-run Lua (R16)
+        "health_check_interval": 0,
+        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_timeout": timeout,
+    }
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that no connection can be made of. Raises ServerUnsuitable."""
+    import redis
+
+    unconnected(redis, url, {})
+
+
+#: What a URL may not decide, beside what `options` does: it would be decided twice, or for another reader.
+_NOT_THE_URLS = frozenset(
+    {"single_connection_client", "max_connections", "timeout", "encoding", "encoding_errors"}
+    | {"retry_on_timeout", "retry_on_error"}
+)
+
+
+def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
+    """A connection of redis-py that is yet to be connected. Raises ServerUnsuitable.
+
+    What we decide stands, whatever the URL says: with `?protocol=3` replies would have other shapes (R25).
+    """
+    from redis.exceptions import RedisError
+
+    ours = _NOT_THE_URLS | options(0).keys()
+    before, mark, query = url.partition("?")
+    said = [part for part in query.split("&") if part.partition("=")[0] not in ours]
+    try:
+        pool = library.ConnectionPool.from_url(before + mark + "&".join(said), **given)
+        return pool.make_connection()
+    except ValueError as error:
+        # redis-py's message may quote the URL, and a URL may hold a password
+        detail = "is not a Redis URL" if "@" in url else f"is not a Redis URL: {error}"
+        remedy = "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket"
+        if "@" in url:
+            remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
+        raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
+    except RedisError as error:  # an option of TLS that cannot be
+        raise ServerUnsuitable(f"{redact(url)!r} cannot be used: {error}", "change its options") from None
+    except TypeError as error:
+        option = str(error).rpartition("argument ")[2]
+        raise ServerUnsuitable(
+            f"{redact(url)!r} has an option that is not known: {option}",
+            "take it out of the URL; those of redis-py are known",
+        ) from None
+
+
+def discard(connection: Any) -> None:
+    """Close the socket of a connection that did not come about."""
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+        connection._reader = connection._writer = None
+
+
+def no_connection(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
+    """Our word for what redis-py or the socket said, without secrets."""
+    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+    if type(error).__name__ == "AuthenticationError" or "WRONGPASS" in text or "NOAUTH" in text:
+        return ServerUnsuitable(
+            f"{redact(url)} refused the password", "check user and password in STREAMWORKER_REDIS_URL"
+        )
+    return ConnectionLost(f"no connection to {redact(url)}: {text.replace(url, redact(url))}")
