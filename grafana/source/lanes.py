@@ -215,11 +215,28 @@ SAFETY = Section(
             [(seen(grown("queue_orphans_recovered", "task", how="increase")), "{{task}}")],
             "short",
             Marks(1, 100),
+            width=6,
+            empty=NOTHING,
+        ),
+        Panel(
+            "Entities taken",
+            "Jobs that found their entity taken and wait for it, by those that came.",
+            "one entity gets most of the work, or its holder hangs: `streamworker gates` names both.",
+            Step.GATES,
+            [
+                (
+                    seen(share(grown("queue_contended", "task"), grown("queue_enqueued", "task"))),
+                    "{{task}}",
+                )
+            ],
+            "percentunit",
+            Marks(0.5, 0.9),
+            width=6,
             empty=NOTHING,
         ),
         Panel(
             "Lock contention",
-            "Of the acquires of each kind of lock, the part that found it held.",
+            "Of the acquires of each kind of `ctx.lock`, the part that found it held.",
             "one entity gets most of the work, or a holder hangs: `streamworker gates`.",
             Step.LOCKS,
             [
@@ -230,6 +247,7 @@ SAFETY = Section(
             ],
             "percentunit",
             Marks(0.5, 0.9),
+            width=6,
             top=1,
         ),
         Panel(
@@ -243,6 +261,7 @@ SAFETY = Section(
             ],
             "s",
             Marks(5, 30),
+            width=6,
         ),
     ],
 )

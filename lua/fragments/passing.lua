@@ -112,6 +112,7 @@ local function wait_at(rec, env, gate)
   table.insert(gate.fresh[rec.la], one)
   gate.moved[rec.id] = one
   count_waiter(gate, rec.la, 1)
+  if gate.kind == 'entity' then bump('contended:' .. rec.la .. ':' .. rec.ta, 1) end
   if gate.kind ~= 'pause' or opens(gate) then gate.touched = true end
   audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' parked:' .. gate.name
 end
@@ -165,6 +166,7 @@ local function arrive(row)               -- a new job has its entity at once, or
         row.parked = word.name
         gate.moved[row.id] = { id = row.id, lane = row.lane, place = row.place }
         count_waiter(gate, row.lane, 1)
+        bump('contended:' .. row.lane .. ':' .. row.task, 1)
       end
     end
   end

@@ -63,6 +63,7 @@ class Snapshot:
     drained: Mapping[str, int]  # by task
     draining: bool  # whether the drain is on
     recovered: Mapping[tuple[str, str], int]  # by lane and task
+    contended: Mapping[tuple[str, str], int]  # by lane and task
     dead_lettered: Mapping[tuple[str, str], int]  # by task and code
     replayed: Mapping[str, int]  # by task
     waiting: Mapping[str, int]  # by gate
@@ -114,6 +115,7 @@ async def take(caller: Caller, keys: Keys) -> Snapshot:
         drained=_by_task(counters, "drained"),
         draining=not settings.get("drain", "on").startswith("off") and f"lane:{BACKLOG}" not in paused,
         recovered=_by_two(counters, "recovered"),
+        contended=_by_two(counters, "contended"),
         dead_lettered=_by_two(counters, "dead_of"),
         replayed=_by_task(counters, "replayed"),
         waiting={gate: sum(of.values()) for gate, of in gates.items()},

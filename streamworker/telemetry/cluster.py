@@ -71,12 +71,14 @@ class ClusterNumbers:
         jobs = _folded(seen.jobs, lambda key: (*lane_task((key[0], key[1])), key[2]))
         enqueued = _folded(seen.enqueued, lane_task)
         recovered = _folded(seen.recovered, lane_task)
+        contended = _folded(seen.contended, lane_task)
         # All registered tasks in all lanes from the start, so that `increase` sees the first one.
         for lane, task in sorted({*enqueued, *((lane, task) for lane in seen.lanes for task in tasks)}):
             for state in states:
                 sheet.put("queue_jobs", max(0, jobs.get((lane, task, state), 0)), lane, task, state)
             sheet.put("queue_enqueued", enqueued.get((lane, task), 0), lane, task)
             sheet.put("queue_orphans_recovered", recovered.get((lane, task), 0), lane, task)
+            sheet.put("queue_contended", contended.get((lane, task), 0), lane, task)
         drained = _folded(seen.drained, lambda task: _label(task, tasks))
         for task in sorted({*tasks, *drained}):
             sheet.put("queue_backlog_drained", drained.get(task, 0), task)

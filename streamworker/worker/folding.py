@@ -12,7 +12,18 @@ FOLD_ABOVE = 2_000
 OTHER = "other"
 #: Counters of `stats` by lane and task.
 BY_LANE_AND_TASK = frozenset(
-    {"enqueued", "dead", "replayed", "discarded", "trimmed", "recovered", "died", "drained", "coalesced"}
+    {
+        "enqueued",
+        "dead",
+        "replayed",
+        "discarded",
+        "trimmed",
+        "recovered",
+        "died",
+        "drained",
+        "coalesced",
+        "contended",
+    }
 )
 
 

@@ -43,6 +43,30 @@ def test_a_producer_is_told_that_its_job_waits_at_a_gate_from_the_start(shard: S
     assert places(shard, "b", "d") == {"b": "r", "d": "entity:1"}
 
 
+def test_who_finds_its_entity_taken_is_counted_by_task(shard: Shard) -> None:
+    fill(shard, "a", "b", "c")
+    fill(shard, "free", gates="0 entity:order:8")
+    assert shard.stats()["contended:normal:add"] == 2, "those that wait from the start"
+
+    (first,) = (claim for claim in shard.claim() if claim.job_id == "a")
+    shard.settle(first, RETRY)
+    assert ids(shard.claim()) == ["b"]
+    assert shard.stats()["contended:normal:add"] == 2
+    shard.elapse(RETRY.delay_ms)
+    shard.promote()
+    shard.claim()
+    assert waiters(shard) == ["a", "c"]
+    assert shard.stats()["contended:normal:add"] == 3, "and one that comes back and finds another one there"
+
+
+def test_who_waits_for_a_limit_finds_no_entity_taken(shard: Shard) -> None:
+    fill(shard, "a", "b", gates="0 concurrency:user:7|1|concurrency:user@add")
+    shard.claim()
+
+    assert waiters(shard, "concurrency:user:7") == ["b"]
+    assert "contended:normal:add" not in shard.stats()
+
+
 def test_what_a_gate_lets_in_holds_it_until_it_ends(shard: Shard) -> None:
     fill(shard, "j")
 

@@ -31,6 +31,7 @@ SEEN = Snapshot(
     drained={"pack": 3, "made_up": 1},
     draining=True,
     recovered={("normal", "pack"): 1},
+    contended={("normal", "pack"): 6, ("normal", "made_up"): 2},
     dead_lettered={("pack", "timeout"): 2, ("pack", "order_7"): 1, ("pack", "order_8"): 1},
     replayed={"pack": 6},
     waiting={"entity:order:7": 2, "entity:order:8": 1, "entity:else:9": 4, "pause:tenant:acme": 8},
@@ -63,6 +64,8 @@ def test_jobs_are_told_by_lane_task_and_state_and_what_nobody_registered_is_othe
     assert found["queue_jobs", "normal", "ready", "other"] == 4
     assert found["queue_enqueued_total", "normal", "other"] == 6
     assert found["queue_orphans_recovered_total", "normal", "pack"] == 1
+    assert found["queue_contended_total", "normal", "pack"] == 6
+    assert found["queue_contended_total", "normal", "other"] == 2
     assert {key[1] for key in found if key[0] == "queue_enqueued_total"} == {"normal"}
 
 
