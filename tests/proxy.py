@@ -214,6 +214,10 @@ class Proxy:
 
     async def _shut_down(self) -> None:
         await self._stop_listening()
+        for _ in range(
+            5
+        ):  # what was accepted just now begins: cancelled before, it would stay open
+            await asyncio.sleep(0)
         for pair in list(self._pairs):
             pair.cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -236,6 +240,7 @@ class Proxy:
             with contextlib.suppress(asyncio.CancelledError):
                 await pair.run()
         finally:
+            pair.close()
             self._pairs.discard(pair)
 
     def take_rule(self, request: bytes) -> Rule | None:
@@ -286,6 +291,9 @@ class _Pair:
         steps = (self._pass_requests(), self._take_replies(), self._pass_replies())
         self._tasks = [asyncio.ensure_future(step) for step in steps]
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close both ends, also when `run` was cancelled before it ran."""
         for end in (self._client, self._server):
             end.writer.close()
 

@@ -6,12 +6,40 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 #: Seconds between two looks.
 _POLL_SECONDS = 0.005
+
+
+class Stopwatch:
+    """Seconds since it was made; `fair` leaves out those in which somebody waited for a processor.
+
+    Whoever shares the machine with us may keep us from any bound: it is strict only where there is room.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._waited = time.monotonic(), _waited_for_a_processor()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def fair(self) -> float:
+        return self.seconds - (_waited_for_a_processor() - self._waited)
+
+
+def _waited_for_a_processor() -> float:
+    """Seconds, ever, in which a process wanted a processor and had none, as Linux counts them; else 0."""
+    try:
+        first = Path("/proc/pressure/cpu").read_text(encoding="ascii").splitlines()[0]
+    except OSError:
+        return 0.0
+    return int(first.rsplit("total=", 1)[1]) / 1e6
 
 
 def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str) -> T:

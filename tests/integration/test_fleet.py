@@ -211,6 +211,11 @@ def test_a_rolling_restart_into_a_broken_app_keeps_the_rest(desk: Desk, tmp_path
         assert supervisor.wait() == 0
 
 
+def stands_still(pid: int) -> bool:
+    """Whether the kernel has stopped it; the signal is there before that."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_one_endpoint_answers_for_all(desk: Desk) -> None:
     port = free_port()
     with fleet(desk, "--metrics-port", str(port), "--concurrency", "4") as supervisor:
@@ -253,6 +258,7 @@ def test_one_endpoint_answers_for_all(desk: Desk) -> None:
         assert {each.labels["proc"] for each in samples} == {"1", "2"}
 
         os.kill(children[2], signal.SIGSTOP)
+        wait_until(lambda: stands_still(children[2]), what="none of its threads answers any more")
         status, body = get(port, "/readyz")
         assert (status, json.loads(body)["processes"]["1"]["status"]) == (503, "ready")
         wait_until(lambda: get(port, "/healthz")[0] == 503, timeout=15, what="the stalled child is seen")

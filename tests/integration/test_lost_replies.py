@@ -339,8 +339,13 @@ async def test_a_claim_that_was_heard_of_too_late_does_not_start(
     async with slow, other, serving(slow, lanes=["normal"]), serving(other, lanes=["priority"]):
         await (await other.tasks["work"].enqueue()).result(5)
         await wait_until_async(observer.sweeps, what="sweeps take the dead")
-        await asyncio.to_thread(proxy.delay, 1.0)
+        claim = proxy.hold_next_request(of_script("exchange"))
         job = await other.tasks["work"].enqueue()
+        await wait_until_async(lambda: claim.happened, what="it is on its way to claim")
+        await asyncio.to_thread(
+            proxy.delay, 1.0
+        )  # earlier, and it might lose its connection before it claims
+        claim.release()
         await wait_until_async(lambda: observer.record(job.id).strikes >= 1, what="it is recovered")
         await asyncio.to_thread(proxy.restore)
 

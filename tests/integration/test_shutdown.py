@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.integration.history import Allowance, Journal, Observer, judge
 from tests.processes import WorkerProcess
 from tests.proxy import Proxy
 from tests.servers import BenchServer, ServerFactory
-from tests.waiting import wait_until_async
+from tests.waiting import Stopwatch, wait_until_async
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -61,10 +60,10 @@ async def client(valkey: BenchServer, namespace: str) -> AsyncIterator[Client]:
         yield client
 
 
-def ended_within(worker: WorkerProcess, since: float) -> float:
-    """Seconds from `since` until the worker's clean end."""
+def ended_within(worker: WorkerProcess, since: Stopwatch) -> float:
+    """Seconds from `since` until the worker's clean end, those apart in which the machine was too busy."""
     assert worker.wait() == 0, worker.log_tail()
-    return time.monotonic() - since
+    return since.fair
 
 
 def gone_without_a_trace(observer: Observer) -> list[str]:
@@ -87,7 +86,7 @@ def test_an_idle_worker_ends_at_once(
     """Issue, R47: SIGTERM and Ctrl-C end an idle worker in less than a second, with exit code 0."""
     with start() as worker:
         worker.wait_for_log("slots, lanes")
-        asked = time.monotonic()
+        asked = Stopwatch()
         os.kill(worker.pid, number)
 
         assert ended_within(worker, asked) < 1.0
@@ -106,11 +105,12 @@ async def test_sigterm_lets_jobs_end_and_hands_the_rest_back(
         long = [await client.enqueue("hold", {}) for _ in range(2)]
         waiting = [await client.enqueue("work", {}) for _ in range(5)]
         await wait_until_async(lambda: len(journal.starts()) == 4, what="all slots are taken")
-        asked = time.monotonic()
+        asked = Stopwatch()
         worker.terminate()
         took = await asyncio.to_thread(ended_within, worker, asked)
 
-    assert 2.0 <= took < 3.0
+    assert took < 3.0
+    assert asked.seconds >= 2.0
     assert await short.status() is Status.SUCCEEDED
     assert await thread.status() is Status.SUCCEEDED
     for job in long:
@@ -146,7 +146,7 @@ async def test_a_second_signal_ends_at_once(
         await wait_until_async(journal.starts, what="it runs")
         worker.terminate()
         worker.wait_for_log("stopping")
-        asked = time.monotonic()
+        asked = Stopwatch()
         worker.terminate()
 
         assert await asyncio.to_thread(ended_within, worker, asked) < 1.0
@@ -163,7 +163,7 @@ async def test_handlers_that_cannot_be_ended_do_not_keep_the_process(
     with start("--grace", "0.5") as worker:
         jobs = [await client.enqueue("hold_thread", {}), await client.enqueue("deaf", {})]
         await wait_until_async(lambda: len(journal.starts()) == 2, what="both run")
-        asked = time.monotonic()
+        asked = Stopwatch()
         worker.terminate()
         took = await asyncio.to_thread(ended_within, worker, asked)
 
@@ -187,7 +187,7 @@ async def test_a_worker_ends_although_redis_is_gone(
         worker.wait_for_log("slots, lanes")
         server.kill()
         worker.wait_for_log("no session with Redis yet")
-        asked = time.monotonic()
+        asked = Stopwatch()
         worker.terminate()
 
         assert await asyncio.to_thread(ended_within, worker, asked) < 2.0
@@ -402,10 +402,10 @@ async def test_jobs_that_end_within_grace_are_recorded(app: App, observer: Obser
     serving = asyncio.create_task(worker.serve())
     job = await brief.enqueue()
     await began.wait()
-    asked = time.monotonic()
+    asked = Stopwatch()
     worker.stop()
     await asyncio.wait_for(serving, 5)
 
-    assert time.monotonic() - asked < 1.0  # as long as the job, not as long as the grace
+    assert asked.fair < 1.0  # as long as the job, not as long as the grace
     assert await job.result(1) == "done"
     assert observer.leftovers() == []
