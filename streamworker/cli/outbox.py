@@ -139,15 +139,52 @@ def retry(
         print(f"{len(again)} requests are tried again")
 
 
-async def _retry(settings: Settings, dsn: str, jobs: list[str] | None) -> list[str]:
-    from streamworker.core.errors import InvalidArgument
-    from streamworker.core.ids import check_job_id
+@app.command()
+def discard(
+    jobs: Annotated[
+        list[str], typer.Argument(metavar="ID…", help="The jobs, of requests that were put aside.")
+    ],
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    dsn: Dsn = None,
+    as_json: Json = False,
+) -> None:
+    """Give up requests that were put aside: their jobs end as `discarded`, and no alert speaks of them.
+
+    For those that can never become jobs, as when another one has their key. There is no way back.
+
+    Example: streamworker outbox discard 01a22d35-48c5-7000-ab2c-b8855784618b
+    """
+    settings = settings_of(app, redis_url)
+    over = asyncio.run(_discard(settings, _dsn(dsn), jobs))
+    if as_json:
+        emit_json({"discarded": over})
+    else:
+        print(f"{len(over)} requests are discarded")
+
+
+async def _discard(settings: Settings, dsn: str, jobs: list[str]) -> list[str]:
     from streamworker.outbox import waiting
 
+    ids = _ids(jobs)
+    found: list[str] = await _with_postgres(dsn, lambda link: waiting.discard(link, settings.namespace, ids))
+    return found
+
+
+def _ids(jobs: list[str]) -> list[str]:
+    from streamworker.core.errors import InvalidArgument
+    from streamworker.core.ids import check_job_id
+
     try:
-        ids = None if not jobs else [check_job_id(each) for each in jobs]
+        return [check_job_id(each) for each in jobs]
     except InvalidArgument as error:
         raise CommandFailed(str(error), code=2) from None
+
+
+async def _retry(settings: Settings, dsn: str, jobs: list[str] | None) -> list[str]:
+    from streamworker.outbox import waiting
+
+    ids = _ids(jobs) if jobs else None
     found: list[str] = await _with_postgres(dsn, lambda link: waiting.retry(link, settings.namespace, ids))
     return found
 

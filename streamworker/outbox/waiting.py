@@ -36,6 +36,16 @@ UPDATE streamworker.jobs SET status = 'queued', reason = 'outbox', error_class =
        error = NULL, finished_at = NULL
 WHERE id = ANY($1::uuid[]) AND version = 0
 """
+_DISCARD = """
+UPDATE streamworker.outbox SET published_at = now(), outcome = 'discarded'
+WHERE namespace = $1 AND published_at IS NULL AND refused_at IS NOT NULL AND job_id = ANY($2::uuid[])
+RETURNING job_id::text
+"""
+_END = """
+UPDATE streamworker.jobs SET status = 'failed_terminal', reason = 'discarded', error_class = 'persistent',
+       error_code = 'discarded', finished_at = now(), updated_at = now()
+WHERE id = ANY($1::uuid[]) AND version = 0 AND status = 'queued'
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +74,12 @@ async def retry(connection: asyncpg.Connection, namespace: str, jobs: Sequence[s
         again = [row["job_id"] for row in rows]
         await connection.execute(_REOPEN, again)
     return again
+
+
+async def discard(connection: asyncpg.Connection, namespace: str, jobs: Sequence[str]) -> list[str]:
+    """The jobs that are given up, of those that were put aside. Their rows go as told ones do."""
+    async with connection.transaction():
+        rows = await connection.fetch(_DISCARD, namespace, list(jobs))
+        over = [row["job_id"] for row in rows]
+        await connection.execute(_END, over)
+    return over

@@ -50,6 +50,7 @@ OTHERS = {
     "mirror off": "prints the name of the app",
     "outbox relay": "logs",
     "outbox retry": "prints a number",
+    "outbox discard": "prints a number",
     "dashboards export": "writes files of ours",
     "lua show": "prints a script of ours",
     "lua list": "prints names of scripts of ours",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ import pytest
 from streamworker import App, Job, ResultTimeout, SyncClient, enqueue_in
 from streamworker.core.states import Disposition, Status
 from streamworker.outbox import table, waiting
+from streamworker.outbox.depth import measure
 from streamworker.outbox.doubt import NO_MIRROR
 from streamworker.outbox.relay import Relay
 from streamworker.postgres.connection import connect
@@ -53,6 +55,29 @@ async def test_an_old_request_of_an_unknown_fate_waits_for_a_person_without_a_mi
 
     assert await waiting.retry(sql, app.settings.namespace, None) == [job.id]
     assert await relaying() == 1
+
+
+async def test_what_was_put_aside_can_be_given_up(
+    app: App, sql: asyncpg.Connection, relaying: Relaying
+) -> None:
+    first, spoilt, aside = await ordered(app, sql, 1, 2, 3)
+    await sql.execute(
+        "UPDATE streamworker.outbox SET extra = 'no such thing' WHERE job_id = ANY($1::uuid[])",
+        [spoilt.id, aside.id],
+    )
+    await relaying()
+    namespace = app.settings.namespace
+    assert (await measure(sql, namespace)).refused == 2
+
+    assert await waiting.discard(sql, "another", [spoilt.id]) == []
+    assert await waiting.discard(sql, namespace, [first.id, spoilt.id]) == [spoilt.id], "no other one"
+
+    assert (await measure(sql, namespace)).refused == 1
+    assert await waiting.retry(sql, namespace, None) == [aside.id], "it cannot be tried again"
+    assert await spoilt.status() is Status.FAILED_TERMINAL
+    assert await first.status() is Status.QUEUED
+    await table.prune(sql, namespace, datetime.timedelta(0))
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.outbox") == 1
 
 
 async def test_an_old_request_that_redis_still_knows_is_over(
