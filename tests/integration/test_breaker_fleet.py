@@ -24,9 +24,11 @@ pytestmark = pytest.mark.usefixtures("no_leaks")
 JOBS = int(os.environ.get("BREAKER_JOBS", "300"))
 SECONDS = float(os.environ.get("BREAKER_SECONDS", "2"))
 #: Seconds over which those that waited come in.
-RAMP = 3.0 * max(1.0, SECONDS / 4)
+RAMP = 4.0 * max(1.0, SECONDS / 5)
 #: Jobs a second that use nothing.
 MAILS = 100
+#: Seconds by which a busy machine may be late with them.
+LATE = 0.3
 SLOTS = 8
 #: Calls that open the breaker, and jobs that may try at a time; see tests/apps/breaker_jobs.py.
 LEAST, PROBES, OPEN_FOR = 10, 2, 0.5
@@ -74,6 +76,12 @@ class Fleet:
     async def dead(self) -> list[str]:
         return [field for field in await self._stats() if field.startswith("dead:")]
 
+    async def set_aside(self) -> bool:
+        """Whether all who want it wait for it, or for their next attempt, but for those who try."""
+        stats = await self._stats()
+        waiting = sum(count for field, count in stats.items() if field.startswith(("parked:", "scheduled:")))
+        return waiting >= JOBS - PROBES
+
     async def done(self) -> bool:
         """All have called, and nobody waits at a gate or for a time."""
         stats = await self._stats()
@@ -113,18 +121,24 @@ async def _mails(client: Client, until: asyncio.Event) -> list[float]:
     return sent
 
 
-async def _outage(fleet: Fleet) -> tuple[float, float]:
-    """The carrier is ill for a while under jobs that all want it; when it began and ended."""
-    began = fleet.fall_ill()
+async def _outage(fleet: Fleet) -> tuple[float, float, float]:
+    """The carrier is ill under jobs that all want it.
+
+    When the first of them called, when the crowd of them was set aside, and when the carrier was well again.
+    """
+    fleet.fall_ill()
     await fleet.client.enqueue_many(Request("ship", {"number": number}) for number in range(JOBS))
-    await asyncio.sleep(began + SECONDS - time.monotonic())  # the outage itself
-    return began, fleet.recover()
+    await wait_until_async(lambda: fleet.times("call"), timeout=30, what="the first of them calls")
+    await wait_until_async(fleet.set_aside, timeout=30, what="the crowd is set aside")
+    settled = time.monotonic()
+    await asyncio.sleep(SECONDS)  # the outage itself
+    return fleet.times("call")[0], settled, fleet.recover()
 
 
-def bound(processes: int) -> int:
-    """Calls in an outage: what it takes to know, what was under way, and the trials."""
+def bound(processes: int, seconds: float) -> int:
+    """Calls in an outage of so many seconds: what it takes to know, what was under way, and the trials."""
     trials, pause, at = 0, OPEN_FOR, OPEN_FOR
-    while at < SECONDS:
+    while at < seconds:
         trials, pause = trials + PROBES, min(8 * OPEN_FOR, pause * 2)
         at += pause
     return LEAST + 2 * processes * SLOTS + trials
@@ -138,7 +152,7 @@ async def test_an_outage_is_left_alone_and_what_waited_comes_back_by_a_ramp(
         over = asyncio.Event()
         mails = asyncio.create_task(_mails(fleet.client, over))
         await wait_until_async(lambda: len(fleet.times("mail")) > MAILS // 2, timeout=30, what="mails run")
-        began, ended = await _outage(fleet)
+        began, settled, ended = await _outage(fleet)
         opened = time.monotonic()
 
         await wait_until_async(fleet.done, timeout=60 + 10 * SECONDS, what="all of them have run")
@@ -150,14 +164,15 @@ async def test_an_outage_is_left_alone_and_what_waited_comes_back_by_a_ramp(
         calls, mailed = fleet.times("call"), fleet.times("mail")
 
         # Left alone: whatever the number of workers, only trials after what was under way.
-        assert within(calls, began, ended) <= bound(processes)
-        settled = next(at for at in calls if at >= began) + min(1.0, SECONDS / 2)
-        assert within(calls, settled, ended) <= bound(0) - LEAST, "workers do not matter"
-        # The others run on: as many as come, once the crowd before them has been set aside.
-        assert within(mailed, settled, ended) >= 0.9 * within(sent, settled, ended)
-        # No storm: the waiting come in by the ramp.
+        assert LEAST <= within(calls, began, ended) <= bound(processes, ended - began)
+        assert within(calls, settled, ended) <= bound(0, ended - began) - LEAST, "workers do not matter"
+        # The others run on: as many as come; a busy machine may be late with the last of them.
+        assert within(mailed, settled, ended) >= 0.9 * within(sent, settled, ended) - LATE * MAILS
+        # No storm: the waiting come in by the ramp. A worker that was held up may catch up, but is not ahead.
+        came = [at for at in calls if at >= opened]
         waiting = JOBS - within(calls, began, ended)
-        seconds = [within(calls, opened + second / 2, opened + second / 2 + 1) for second in range(200)]
-        assert max(seconds) <= 1.5 * waiting / RAMP + 2 * SLOTS * PROBES, seconds
+        for number, at in enumerate(came, 1):
+            most = 1.1 * waiting * (at - came[0]) / RAMP + 2 * PROBES
+            assert number <= most, f"call {number} came {at - came[0]:.3f} s after the first, of {waiting}"
         assert await fleet.state() == "closed"
         assert await fleet.dead() == [], "a job waits as long as it must"
