@@ -214,9 +214,7 @@ class Proxy:
 
     async def _shut_down(self) -> None:
         await self._stop_listening()
-        for _ in range(
-            5
-        ):  # what was accepted just now begins: cancelled before, it would stay open
+        for _ in range(5):  # what was accepted just now begins: cancelled before, it would stay open
             await asyncio.sleep(0)
         for pair in list(self._pairs):
             pair.cut()
