@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import BAD, GOOD, NOTHING, UNSURE, Board, Marks, Panel, Section, Show, Step
-from grafana.source.promql import grown, most, now, quantile, seen, share, top
+from grafana.source.panels import (
+    BAD,
+    GOOD,
+    NOTHING,
+    UNKNOWN,
+    UNSURE,
+    Board,
+    Marks,
+    Panel,
+    Section,
+    Show,
+    Step,
+)
+from grafana.source.promql import grown, now, quantile, seen, share, top
 
 DEPTH = Section(
     "What waits",
@@ -69,11 +81,11 @@ DEPTH = Section(
             "Jobs that wait at each kind of gate.",
             "a limit is too low, a holder hangs, or a dependency is down: `streamworker gates NAME`.",
             Step.GATES,
-            [(most(8, top("gate_waiting", "gate")), "{{gate}}")],
+            [(f"topk(8, {top('gate_waiting', 'gate')})", "{{gate}}")],
             "short",
             Marks(100, 1000),
             Show.BARS,
-            empty=NOTHING,
+            empty=UNKNOWN,
         ),
     ],
 )

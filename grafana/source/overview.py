@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.source.panels import BAD, GOOD, NOTHING, UNSURE, Board, Marks, Panel, Section, Show, Step
+from grafana.source.panels import BAD, GOOD, UNKNOWN, UNSURE, Board, Marks, Panel, Section, Show, Step
 from grafana.source.promql import grown, most, now, quantile, share, top, worst
 
 ENDED = "succeeded|failed"
@@ -30,7 +30,7 @@ AT_A_GLANCE = Section(
             Show.STAT,
             width=3,
             height=4,
-            empty=NOTHING,
+            empty=UNKNOWN,
         ),
         Panel(
             "Ready jobs",
@@ -146,7 +146,7 @@ WHICH = Section(
             Show.BARS,
             width=9,
             height=8,
-            empty=NOTHING,
+            empty="none fires",
         ),
         Panel(
             "Which lane",
@@ -170,7 +170,7 @@ WHICH = Section(
             width=5,
             height=8,
             top=1,
-            empty=NOTHING,
+            empty=UNKNOWN,
         ),
         Panel(
             "Which task",
@@ -189,7 +189,7 @@ WHICH = Section(
             Show.BARS,
             width=5,
             height=8,
-            empty=NOTHING,
+            empty="none fails",
         ),
         Panel(
             "Which dependency",
@@ -213,7 +213,7 @@ WHICH = Section(
             width=5,
             height=8,
             top=1,
-            empty=NOTHING,
+            empty="none is called",
         ),
     ],
 )

@@ -12,8 +12,9 @@ COLUMNS = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 #: The page that the steps are on; `streamworker dashboards export --runbook URL` sets another address.
 RUNBOOK = "/public/streamworker/runbook-backlog.md"
-#: What lists show when nothing has happened yet.
-NOTHING = "none"
+#: What is shown where there are no series: of what is shown only if it is not 0, and of what is told all the
+#: time. Who is called must not take silence for peace.
+NOTHING, UNKNOWN = "none told", "not told"
 #: Colours of series whose names say whether they are good.
 GOOD, UNSURE, BAD = "green", "yellow", "red"
 
