@@ -1,63 +1,37 @@
-"""One worker process: puts the parts together, starts them in order, stops them so that nothing is lost."""
+"""One worker process: it starts its parts in order, and stops them on a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import socket
 import sys
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
-import streamworker
 from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
-from streamworker.core.lane import BACKLOG, Lane
-from streamworker.core.overrides import RetryOverrides
-from streamworker.flow.dependency import Result
-from streamworker.flow.renewals import Renewals
+from streamworker.core.errors import ConfigurationError, InvalidArgument
+from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
-from streamworker.store import limits, manifest
-from streamworker.store.keys import Keys
-from streamworker.store.server import check_server, claim_namespace
-from streamworker.telemetry import transitions
-from streamworker.telemetry.status import Status
-from streamworker.worker import origin, own_loop, stall
-from streamworker.worker.children import Children
-from streamworker.worker.crons import Crons
-from streamworker.worker.heartbeat import Heartbeat
+from streamworker.worker import origin, own_loop
+from streamworker.worker.farewell import farewell
 from streamworker.worker.identity import new_worker_id
-from streamworker.worker.keeper import Keeper
+from streamworker.worker.parts import Parts
 from streamworker.worker.process import surroundings
-from streamworker.worker.pump import Pump
-from streamworker.worker.quarantine import Quarantine
-from streamworker.worker.reader import Reader
-from streamworker.worker.runner import Runner
-from streamworker.worker.running import Running, Stop
-from streamworker.worker.session import Session
 from streamworker.worker.starting import Starting, Stopped
-from streamworker.worker.steering import Steering
-from streamworker.worker.wedge import Wedge
 
 if TYPE_CHECKING:
     from streamworker.worker.telling import Telling
-    from streamworker.worker.watcher import Watcher
 
 log = logging.getLogger("streamworker.worker")
 
 DEFAULT_CONCURRENCY = 32
-#: Seconds between two looks at time limits and start marks: marks are out within 100 ms (D20).
-SWEEP_EVERY = 0.05
-#: Seconds for what is still to be told to Redis once the handlers have ended.
-FAREWELL = 10.0
 
 
 class Worker:
@@ -183,7 +157,7 @@ class Worker:
         if self._served:
             raise ConfigurationError(f"worker {self.id} has served already: make another Worker")
         self._served = True
-        parts = _Parts(self)
+        parts = Parts(self)
         async with AsyncExitStack() as stack:
             try:
                 state = await self._starting.enter(stack, self.app.lifespan(self.app))
@@ -198,7 +172,7 @@ class Worker:
                     group.start_soon(parts.keeper.run)
                     group.start_soon(parts.crons.run)
                     group.start_soon(parts.steering.run)
-                    group.start_soon(parts.sweep)
+                    group.start_soon(parts.sweep.run)
                     group.start_soon(parts.quarantine.run)
                     if parts.watcher is not None:
                         group.start_soon(parts.watcher.run)
@@ -207,277 +181,9 @@ class Worker:
                     finally:
                         # Cancelled from outside: anyio would cancel each await again (R20).
                         with anyio.CancelScope(shield=True):
-                            await parts.farewell()
+                            await farewell(parts, self.grace, self._at_once)
                         group.cancel_scope.cancel()
             finally:
                 with anyio.CancelScope(shield=True):
                     await parts.close()
-
-
-class _Parts:
-    """The parts of a serving worker, made in its loop."""
-
-    def __init__(self, worker: Worker) -> None:
-        settings = worker.app.settings
-        self.worker = worker
-        self.telling = worker.telling
-        locked = None if self.telling is None else self.telling.metrics.locked
-        self.struck = Children(worker.app, 1, called=self._called, locked=locked)
-        self.processes = Children(worker.app, worker.processes_for_tasks, called=self._called, locked=locked)
-        self.runner = Runner(
-            worker.app,
-            threads=worker.concurrency,
-            ended=self._ended,
-            freed=self._freed,
-            quarantine=self.struck,
-            processes=self.processes,
-            called=self._called,
-            locked=locked,
-            quiet=transitions.wanted(),
-            renewals=Renewals(settings.redis_url, Keys(settings.namespace).tag),
-        )
-        session = Session(
-            settings,
-            worker.id,
-            worker.lanes,
-            {
-                "app": worker.app.name,
-                "host": socket.gethostname(),
-                "pid": str(os.getpid()),
-                "lanes": ",".join(worker.lanes),
-                "concurrency": str(worker.concurrency),
-                "version": streamworker.__version__,
-                "lease_ms": str(settings.lease_ms),
-                "started_at": str(time.time_ns() // 1_000_000),
-            },
-        )
-        self.pump = Pump(
-            settings,
-            worker.lanes,
-            worker.concurrency,
-            session,
-            start=self.runner.start,
-            breakers=worker.app.breakers(),
-        )
-        self.reader = Reader(settings, self.pump)
-        self.heartbeat = Heartbeat(settings, self.pump, on_session_lost=self.pump.session_lost)
-        self.keeper = Keeper(worker.app, worker.id)
-        self.crons = Crons(worker.app, worker.id)
-        self.steering = Steering(
-            worker.lanes,
-            Keys(settings.namespace),
-            self.keeper.caller,
-            on_slots=self._share_slots,
-            on_retries=self._calm_retries,
-        )
-        self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
-        self.watcher: Watcher | None = None
-        self.wedge = Wedge(worker.id, worker.concurrency)
-        self._long: list[Running] = []  # ended since the last sweep, after a second or more
-        self._dropping: set[asyncio.Task[Any]] = set()
-        self.pump.on_stale = self._drop
-        worker.app.cache.loop = asyncio.get_running_loop()
-        if self.telling is not None:
-            self.pump.tellers.append(self.telling.metrics)
-            self.keeper.timed(self.telling.metrics.answered)
-            worker.app.cache.told = self.telling.metrics.cached
-            self.watcher = self.telling.watcher(worker)
-        if transitions.wanted():
-            lines = transitions.Transitions(worker.id)
-            self.pump.tellers.append(lines)
-            self.keeper.on_recovered = lines.recovered
-
-    def _ended(self, running: Running) -> None:
-        running.ended = time.monotonic()
-        if running.started is not None and running.ended - running.started >= stall.STALL:
-            self._long.append(running)
-        if running.stopping is Stop.LOST and self.telling is not None:
-            self.telling.metrics.lost(running)
-        self.pump.ended(running)
-
-    def _called(self, dependency: str, result: Result, seconds: float) -> None:
-        self.pump.calls.count(dependency, result)
-        if self.telling is not None:
-            self.telling.metrics.called(dependency, result, seconds)
-
-    def _share_slots(self, lanes: Mapping[str, Lane]) -> None:
-        self.pump.take_up(lanes)
-        if self.telling is not None:
-            self.telling.take_up(lanes, self.worker.concurrency)
-
-    def _calm_retries(self, retries: RetryOverrides, text: str) -> None:
-        self.runner.retries = self.keeper.retries = retries
-        for children in (self.struck, self.processes):
-            children.tell_retries(text)
-
-    def _drop(self, stale: set[str]) -> None:
-        """An outcome is recorded: the cached values that it has made old go."""
-        task = asyncio.get_running_loop().create_task(self.worker.app.cache.invalidate(*stale))
-        self._dropping.add(task)
-        task.add_done_callback(self._dropping.discard)
-
-    def _freed(self, running: Running) -> None:
-        self.pump.freed(running)
-
-    async def open(self) -> None:
-        link = self.pump.session.link
-        await link.connect()
-        for line in await check_server(link):
-            log.critical(line)
-            if self.telling is not None:
-                self.telling.health.degrade(line)
-        for line in self.worker.app.warnings():
-            log.warning(line)
-        await claim_namespace(link, self.pump.session.keys)
-        await self._announce()
-        await self.steering.look()
-        self.pump.renewal.announce = self._announce
-        await self.pump.renewal.open()
-        self.heartbeat.start()
-        log.info(
-            "worker %s: %d slots, lanes %s, lease %g s",
-            self.worker.id,
-            self.worker.concurrency,
-            ", ".join(self.worker.lanes),
-            self.worker.app.settings.lease,
-        )
-        self.pump.kick()
-
-    async def _announce(self) -> None:
-        """Tell Redis what the tasks declare; with each new session, since it may have lost its data."""
-        app, link, keys = self.worker.app, self.pump.session.link, self.pump.session.keys
-        app.published = await manifest.publish(link, keys, app.declarations(), app.router)
-        await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
-
-    async def sweep(self) -> None:
-        """Time limits and start marks; on the way, how late the loop is."""
-        loop = asyncio.get_running_loop()
-        held: list[Running] = []
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(SWEEP_EVERY)
-            now = time.monotonic()
-            lag = max(0.0, now - before - SWEEP_EVERY)
-            earlier, held = [*held, *self._long], list(self.pump.holdings.by_job.values())
-            self._long.clear()
-            if lag >= stall.STALL:
-                log.warning(
-                    "worker %s: the event loop stood still for %.1f s; %s",
-                    self.worker.id,
-                    lag,
-                    stall.describe(stall.suspects([*earlier, *held], before + SWEEP_EVERY)),
-                )
-            if self.wedge.look(held, self.pump.holdings.busy_slots, now):
-                self.worker.give_up()
-            if self.telling is not None:
-                self.telling.tell(self._status(now, lag, held))
-            self.runner.sweep(held, loop.time(), self.pump.mark)
-
-    def _status(self, now: float, lag: float, held: Iterable[Running]) -> Status:
-        links = (self.pump.session.link, self.reader.link, self.keeper.link, self.heartbeat.link)
-        errors: dict[str, int] = {}
-        for link in links:
-            for kind, count in list(link.errors.items()):
-                errors[kind] = errors.get(kind, 0) + count
-        return Status(
-            at=now,
-            lag=lag,
-            session=self.pump.ready,
-            heard=max(link.last_reply for link in links),
-            claiming=not self.worker._stopping.is_set(),
-            busy=dict(self.pump.holdings.busy),
-            wedged=self.wedge.wedged,
-            longest=_longest(held, now),
-            errors=errors,
-            recovered=self.keeper.recovered,
-            promoted=self.keeper.promoted,
-            breakers=self.keeper.breakers.states,
-        )
-
-    async def farewell(self) -> None:
-        """Stop claiming, let what runs end, hand back the rest, tell Redis; in this order."""
-        self.crons.stop()
-        self.pump.stop_claiming()
-        self.reader.stop()
-        # anyio's limits: in a task that was cancelled, asyncio.timeout of Python before 3.11.3 raises
-        # CancelledError when its time is over, and the good-bye would end there.
-        with anyio.move_on_after(self.worker.grace):
-            await _first(self.pump.idle(), self.worker._at_once.wait())
-        now = asyncio.get_running_loop().time()
-        left = self.pump.holdings.running()
-        for running in left:
-            running.tell(Stop.SHUTDOWN, now)
-        if left:
-            await self._until_told(left)
-        problem: object = "it did not answer in time"
-        with anyio.move_on_after(FAREWELL) as limit:
-            try:
-                await self.pump.drained()
-                if self._dropping:
-                    await asyncio.wait(self._dropping)
-                # Its last read is over: what it got is in our pending list (R18).
-                await self.reader.ended.wait()
-                await self.pump.hand_back()
-                self.heartbeat.stop()  # it would take the key that we remove now for one that was lost
-                await self._forget()
-                problem = None
-            except StreamworkerError as error:
-                problem = error
-        if problem is not None or limit.cancelled_caught:
-            log.warning("not everything could be told to Redis; recovery will find it: %s", problem)
-        self.keeper.stop()
-
-    async def _until_told(self, left: Iterable[object]) -> None:
-        """Give cancelled handlers a moment; those that ignore it are handed back over their heads."""
-        with anyio.move_on_after(1.0):
-            await self.pump.idle()
-        for running in self.pump.holdings.running():
-            log.warning(
-                "job %s of task %s did not end when cancelled (cancel_unresponsive); handed back",
-                running.claim.job_id,
-                running.task_name,
-            )
-            self.runner.overrule(running)
-
-    async def _forget(self) -> None:
-        session = self.pump.session
-        await session.forget()
-        for role in ("keeper", "quarantine", "collector"):
-            key = session.keys.elect(role)
-            if await session.link.call("GET", key) == self.worker.id.encode():
-                await session.link.call("DEL", key)
-
-    async def close(self) -> None:
-        self.heartbeat.stop()
-        self.keeper.stop()
-        self.reader.close()
-        await self.crons.close()
-        await self.keeper.close()
-        if self.watcher is not None:
-            await self.watcher.close()
-        await self.pump.close()
-        self.runner.close()
-        await self.runner.handlers.effecting.close()
-        await asyncio.gather(self.struck.close(), self.processes.close())
-        self.worker._deaf = self.pump.holdings.busy_slots
-
-
-def _longest(held: Iterable[Running], now: float) -> dict[str, float]:
-    """For how long the oldest handler of each lane has run."""
-    found: dict[str, float] = {}
-    for running in held:
-        if running.started is not None and running.outcome is None:
-            lane, age = running.claim.lane, now - running.started
-            if age > found.get(lane, 0.0):
-                found[lane] = age
-    return found
-
-
-async def _first(*awaitables: object) -> None:
-    """Return when the first of them is done; the others are cancelled."""
-    tasks = [asyncio.ensure_future(each) for each in awaitables]  # type: ignore[call-overload]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
+                    self._deaf = parts.pump.holdings.busy_slots
