@@ -114,7 +114,7 @@ async def test_a_frozen_worker_that_comes_back_writes_nothing(
 async def test_orders_are_placed_paid_and_shipped_once_each(shop_on: Shop) -> None:
     """Each step commits together with the request of the next one."""
     orders = max(6, JOBS // 4)
-    shop_on.fleet(2)
+    shop_on.fleet(2, concurrency=1)  # each death is its own job's: three deaths of neighbours would end one
     relay = shop_on.start("outbox", "relay", "--app", "effects")
     async with shop_on.client() as client:
         first = await client.enqueue_many(
