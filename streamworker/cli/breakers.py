@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, Reason, RedisUrl, on_queue, settings_of
+from streamworker.cli.options import AppName, AtOnce, Json, Over, Reason, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 breakers_app = typer.Typer(
@@ -85,10 +85,8 @@ def force_closed(
     context: typer.Context,
     name: Dependency,
     duration: For = None,
-    over: Annotated[
-        str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
-    ] = "60s",
-    at_once: Annotated[bool, typer.Option("--at-once", help="Let all of them in now.")] = False,
+    over: Over = "60s",
+    at_once: AtOnce = False,
     reason: Reason = "",
     app: AppName = None,
     redis_url: RedisUrl = None,

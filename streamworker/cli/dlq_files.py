@@ -16,7 +16,7 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
-from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, Yes, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def edit(
     args: Annotated[
         str | None, typer.Option("--args", metavar="JSON", help="All arguments, as a JSON object.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     app: AppName = None,
     redis_url: RedisUrl = None,
     as_json: Json = False,

@@ -12,7 +12,7 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, DryRun, Json, Reason, RedisUrl, Yes, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
 
 if TYPE_CHECKING:
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     from streamworker.settings import Settings
     from streamworker.store.queue import Queue
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Everything = Annotated[
     bool, typer.Option("--all", help="All dead letters there are; their number has to be typed, or --count.")
 ]
 Count = Annotated[
     int | None, typer.Option("--count", metavar="N", help="With --all: how many you say they are.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 #: Letters whose reason is printed one by one; of more, how many there were of each.
 SHOWN = 20
 

@@ -10,22 +10,29 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import (
+    AppName,
+    Arguments,
+    Json,
+    RedisUrl,
+    TaskName,
+    Tenant,
+    open_queue,
+    settings_of,
+)
 from streamworker.cli.output import emit_json, say
 
 
 def enqueue(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of the task.")],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments, a JSON object; - reads stdin.")
-    ] = "{}",
+    task: TaskName,
+    arguments: Arguments = "{}",
     key: Annotated[
         str | None, typer.Option("--key", metavar="K", help="Idempotency key: the same key runs once.")
     ] = None,
     lane: Annotated[
         str | None, typer.Option("--lane", metavar="L", help="Lane; the task's own if not given.")
     ] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="For whom the job is.")] = None,
+    tenant: Tenant = None,
     delay: Annotated[str | None, typer.Option("--delay", metavar="5s", help="Not before this long.")] = None,
     deadline: Annotated[
         str | None, typer.Option("--deadline", metavar="10m", help="Give the job up after this long.")

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import PATIENCE, AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
+from streamworker.cli.options import (
+    PATIENCE,
+    AppName,
+    DryRun,
+    Json,
+    MetricsHost,
+    MetricsPort,
+    OfApp,
+    RedisUrl,
+    settings_of,
+)
 from streamworker.cli.output import emit_json, print_table, say
 from streamworker.cli.serving import answering, stop_when_told
 
@@ -99,9 +109,7 @@ def run(
     ] = "30d",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
-    of: Annotated[
-        str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
-    ] = None,
+    of: OfApp = None,
 ) -> None:
     """Mirror the log of an app to Postgres until SIGTERM or Ctrl-C.
 
@@ -204,9 +212,7 @@ def reconcile(
     app: AppName = None,
     redis_url: RedisUrl = None,
     dsn: Dsn = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Bring Redis back to what Postgres knows: for when Redis lost data.

@@ -53,6 +53,22 @@ MetricsHost = Annotated[
         envvar="STREAMWORKER_METRICS_HOST",
     ),
 ]
+#: For what `run` starts beside its workers.
+OfApp = Annotated[
+    str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
+]
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name of the task.")]
+Arguments = Annotated[
+    str, typer.Argument(metavar="JSON", help="Its arguments, a JSON object; - reads stdin.")
+]
+Tenant = Annotated[str | None, typer.Option("--tenant", metavar="T", help="For whom the job is.")]
+Reset = Annotated[bool, typer.Option("--reset", help="Let what the app declares hold again.")]
+Over = Annotated[
+    str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
+]
+AtOnce = Annotated[bool, typer.Option("--at-once", help="Let all of them in now.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 For = Annotated[
     str | None,

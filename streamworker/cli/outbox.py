@@ -11,7 +11,7 @@ import typer
 
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.mirror import Dsn, _dsn
-from streamworker.cli.options import AppName, Json, MetricsHost, MetricsPort, RedisUrl, settings_of
+from streamworker.cli.options import AppName, Json, MetricsHost, MetricsPort, OfApp, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 from streamworker.cli.serving import answering, stop_when_told
 
@@ -43,9 +43,7 @@ def relay(
     ] = "7d",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
-    of: Annotated[
-        str | None, typer.Option("--of", metavar="MODULE:APP", help="The app, for its settings.", hidden=True)
-    ] = None,
+    of: OfApp = None,
 ) -> None:
     """Tell Redis of committed requests until SIGTERM or Ctrl-C.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, Reset, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def drain(
     burst: Annotated[
         int | None, typer.Option("--burst", metavar="N", help="What may be drained at once after a rest.")
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Let what the app declares hold again.")] = False,
+    reset: Reset = False,
     duration: For = None,
     reason: Reason = "",
     app: AppName = None,

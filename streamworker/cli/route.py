@@ -8,16 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from streamworker.cli.enqueue import read_arguments
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import (
+    AppName,
+    Arguments,
+    Json,
+    RedisUrl,
+    TaskName,
+    Tenant,
+    open_queue,
+    settings_of,
+)
 from streamworker.cli.output import emit_json, print_table, say
 
 
 def route(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of the task.")],
-    arguments: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its arguments, a JSON object; - reads stdin.")
-    ] = "{}",
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="T", help="For whom the job is.")] = None,
+    task: TaskName,
+    arguments: Arguments = "{}",
+    tenant: Tenant = None,
     lane: Annotated[
         str | None, typer.Option("--lane", metavar="L", help="Lane that the producer names.")
     ] = None,

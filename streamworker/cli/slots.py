@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, Reset, open_queue, settings_of
 from streamworker.cli.output import emit_json, print_table, say
 
 if TYPE_CHECKING:
     from streamworker.ops.retries import TaskRetries
     from streamworker.ops.slots import LaneSlots
-
-Reset = Annotated[bool, typer.Option("--reset", help="Let what the app declares hold again.")]
 
 
 def slots(

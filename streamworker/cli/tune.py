@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, For, Json, Reason, RedisUrl, on_queue, open_queue, settings_of
+from streamworker.cli.options import (
+    AppName,
+    AtOnce,
+    For,
+    Json,
+    Over,
+    Reason,
+    RedisUrl,
+    on_queue,
+    open_queue,
+    settings_of,
+)
 from streamworker.cli.output import emit_json, print_table, say
 
 Scope = Annotated[
@@ -72,10 +83,8 @@ def resume(
             "by a ramp after an outage.",
         ),
     ],
-    over: Annotated[
-        str, typer.Option("--over", metavar="TIME", help="Over which time those that waited come in.")
-    ] = "60s",
-    at_once: Annotated[bool, typer.Option("--at-once", help="Let all of them in now.")] = False,
+    over: Over = "60s",
+    at_once: AtOnce = False,
     reason: Reason = "",
     app: AppName = None,
     redis_url: RedisUrl = None,
