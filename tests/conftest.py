@@ -27,6 +27,22 @@ hypothesis.settings.register_profile("streamworker", deadline=None)
 hypothesis.settings.load_profile("streamworker")
 
 
+#: What takes longest begins first, so that no process of `make test` is left alone with it at the end.
+_LONGEST = (
+    *("simulation/test_simulation.py", "integration/test_stateful.py", "postgres/test_mirror.py"),
+    *("integration/test_incident.py", "lua/test_mutations.py", "crash_points/test_crash_points.py"),
+    *("effects/test_deaths.py", "postgres/test_loss.py", "integration/test_fleet.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((place for place, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(scope="session")
 def server_pool() -> Iterator[ServerPool]:
     """The session's servers; use `server` or `valkey`."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import enum
 import hashlib
 import math
-import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
@@ -186,6 +184,9 @@ def _scalar_problem(value: object) -> str:
 
 
 def _foreign_problem(value: object) -> str:
+    import decimal  # here, since a producer's import shall be quick, and few come so far
+    import uuid
+
     match value:
         case datetime.datetime() if value.tzinfo is None:
             return "is a naive datetime (no time zone): make it aware, then pass .isoformat()"

@@ -9,7 +9,6 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
@@ -333,10 +332,3 @@ def _shown(value: object) -> str:
     except Exception:
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def __getattr__(name: str) -> Any:
-    """`classify` and what goes with it, which needs all of the above, under the name of this module too."""
-    if name not in ("Verdict", "classify", "error_text"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("streamworker.core.classify"), name)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError, classify
+from streamworker.core.classify import classify
+from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError
 
 OTHER = "other"
 #: Values of one label at most.

@@ -47,6 +47,8 @@ async def farewell(parts: Parts, grace: float, at_once: asyncio.Event) -> None:
             # Its last read is over: what it got is in our pending list (R18).
             await parts.reader.ended.wait()
             await parts.pump.hand_back()
+            parts.keeper.stop()
+            await parts.keeper.ended.wait()  # or it might elect itself again, behind our back
             parts.heartbeat.stop()  # it would take the key that we remove now for one that was lost
             await _forget(parts)
             problem = None

@@ -74,6 +74,8 @@ class Keeper:
         # Shorter than a third of a lease, so that a new keeper's first sweep is no outage (D6).
         self._term_ms = max(200, min(3000, settings.lease_ms // 4))
         self._stopping = asyncio.Event()
+        #: Its last round is over.
+        self.ended = asyncio.Event()
         self._scan_cursor = 0
         self._refused: set[str] = set()  # steps that the server refuses, and that this was said of
         self._policy: str | None = NO_EVICTION  # of the server, as last seen
@@ -103,6 +105,12 @@ class Keeper:
 
     async def run(self) -> None:
         """Keep until `stop`. Survives any error: a loop that ends would stop all retries silently (R32)."""
+        try:
+            await self._keep()
+        finally:
+            self.ended.set()
+
+    async def _keep(self) -> None:
         failures = 0
         while not self._stopping.is_set():
             try:

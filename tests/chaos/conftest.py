@@ -14,18 +14,24 @@ from streamworker.store.connection import SyncLink
 from tests.chaos.scale import SCALE
 from tests.integration.history import Observer
 from tests.lua.driver import Shard
-from tests.servers import BenchServer, ServerAbsent, ServerFactory, binary_of, selected_kinds
+from tests.servers import BenchServer, ServerAbsent, ServerFactory, ServerPool, binary_of, selected_kinds
 
 #: Seconds that a claim lives in the cases: what takes a minute or an hour in the reports is told by this.
 LEASE = 1.0
 #: Between two sweeps (D6).
 SWEEP = LEASE / 6
 
-#: Whether cases with worker processes, which take seconds, run on every kind of server.
+#: Whether cases run on every kind of server; what the scripts do is tested on each of them in tests/lua.
 EVERY_KIND = SCALE > 1 or bool(os.environ.get("STREAMWORKER_CASES_EVERY_KIND"))
 
 #: Makes a server of the kind that the test runs on.
 OwnServer = Callable[..., EmbeddedServer]
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, server_pool: ServerPool) -> BenchServer:
+    """A running server of the kind whose turn it is. Shared: do not kill, flush or configure it."""
+    return server_pool.get(request.param)
 
 
 @pytest.fixture
@@ -62,11 +68,19 @@ async def client(server: BenchServer, namespace: str) -> AsyncIterator[Client]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`kind` is the server that a bench starts: another one from case to case, and each in the long form."""
+    """The server of a case: another kind from case to case, and each in the long form.
+
+    `kind` is that which a bench starts.
+    """
+    kinds = [kind for kind in selected_kinds() if _is_here(kind)]
+    turn = zlib.crc32(metafunc.function.__name__.encode()) % len(kinds)
+    chosen = kinds if EVERY_KIND else [kinds[turn]]
     if "kind" in metafunc.fixturenames:
-        kinds = [kind for kind in selected_kinds() if _is_here(kind)]
-        turn = zlib.crc32(metafunc.function.__name__.encode()) % len(kinds)
-        metafunc.parametrize("kind", kinds if EVERY_KIND else [kinds[turn]])
+        metafunc.parametrize("kind", chosen)
+    if "server" in metafunc.fixturenames:
+        metafunc.parametrize("server", chosen, indirect=True, scope="session")
+    if "own_server" in metafunc.fixturenames:
+        metafunc.parametrize("own_server", chosen, indirect=True)
 
 
 def _is_here(kind: str) -> bool:
@@ -77,14 +91,11 @@ def _is_here(kind: str) -> bool:
     return True
 
 
-@pytest.fixture(params=selected_kinds())
+@pytest.fixture
 def own_server(request: pytest.FixtureRequest, own_valkey: ServerFactory) -> OwnServer:
-    """Makes servers for this test alone, of each kind in turn, to be killed, filled, paused or flushed."""
+    """Makes servers for this test alone, to be killed, filled, paused or flushed."""
 
     def make(*, appendonly: bool = False, config: dict[str, str] | None = None) -> EmbeddedServer:
-        try:
-            return own_valkey(request.param, appendonly=appendonly, config=config)
-        except ServerAbsent as absent:
-            pytest.skip(f"{request.param}: {absent}")
+        return own_valkey(request.param, appendonly=appendonly, config=config)
 
     return make

@@ -391,12 +391,6 @@ def test_a_status_on_an_exception_of_another_library_means_nothing() -> None:
     assert classify(error) == Verdict(UNKNOWN, "runtime_error")
 
 
-def test_the_judgement_goes_by_the_name_of_the_errors_too() -> None:
-    assert (errors.classify, errors.error_text, errors.Verdict) == (classify, error_text, Verdict)
-    with pytest.raises(AttributeError, match="no attribute 'clasify'"):
-        errors.clasify  # noqa: B018
-
-
 def test_no_http_library_is_imported_to_classify() -> None:
     script = (
         "import sys; from streamworker.core.classify import classify; classify(ValueError('x'));"
