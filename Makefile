@@ -57,7 +57,7 @@ demo: venv ## Run a small shop on embedded servers, kill a worker, and account f
 
 # Half of the tests wait for processes and clocks most of the time, so there are more at once than cores.
 test: venv ## Run all tests
-	$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: venv ## Check style, formatting, types and the direction of imports
 	$(VENV)/bin/ruff check .
