@@ -217,7 +217,7 @@ async def test_the_runbook_ends_an_incident(valkey: BenchServer, namespace: str,
         assert one.p99() <= TARGET
 
         # The backlog comes in at the rate that was set, no faster and not much slower.
-        rate = await drains_at(one)
+        rate, wanted = await drains_at(one)
         beside = one.p99()
         await one.seen()
         assert beside <= TARGET, f"p99 {beside:.2f} s while the backlog comes in, {one.p99():.2f} s after"
@@ -233,12 +233,13 @@ async def test_the_runbook_ends_an_incident(valkey: BenchServer, namespace: str,
         actions = await audit.actions(one.queue, began)
         check_story(actions, run, one.notes())
         print(
-            f"p99 in its target after {restored:.1f} s and {rounds} rounds; the backlog left at {rate:.1f}/s"
+            f"p99 in its target after {restored:.1f} s and {rounds} rounds; "
+            f"the backlog left at {rate:.1f}/s of {wanted:g} set"
         )
 
 
-async def drains_at(one: Incident) -> float:
-    """Watch reports leave the backlog; jobs a second. Fails if that is not what is set."""
+async def drains_at(one: Incident) -> tuple[float, float]:
+    """Watch reports leave the backlog; jobs a second, and what is set. Fails if that is not the same."""
     drain = await overload.drain(one.queue)
     assert drain.rate is not None
     wanted = drain.rate.tokens * 1000 / drain.rate.period_ms
@@ -266,7 +267,7 @@ async def drains_at(one: Incident) -> float:
     assert came >= 0.8 * wanted * (seconds - lost) - drain.rate.burst, (
         f"{came} in {seconds:.1f} s at {drain.rate}"
     )
-    return came / seconds
+    return came / seconds, wanted
 
 
 def check_story(actions: list[Action], run: list[dict[str, Any]], notes: list[str]) -> None:

@@ -97,7 +97,7 @@ async def test_a_request_that_was_done_before_the_mirror_was_first_on_does_not_r
         with pytest.raises(JobNotFound, match="while the mirror was off"):
             await client.get(done.id)
     queue = shop.queue()
-    assert (await Verifier(sql, queue.caller, queue.keys).run()).unseen == 1
+    assert (await Verifier(sql, queue.caller, queue.keys).run(patience=0.1)).unseen == 1
 
 
 async def test_a_job_that_ended_while_the_mirror_was_off_does_not_run_again(
