@@ -24,7 +24,7 @@ STANDING = 16
 async def test_a_tenants_flood_does_not_keep_another_tenants_job_waiting(
     app: App, observer: Observer, limits: list[Concurrency], bound: int
 ) -> None:
-    """B61: behind thousands of jobs, the other tenant's one starts when a few have ended; none is left over."""
+    """B61: behind thousands of jobs, the other tenant's one starts when a few have ended; none is lost."""
     ended: list[str | None] = []
     before: list[int] = []
 
