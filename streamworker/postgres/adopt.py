@@ -13,7 +13,7 @@ from streamworker.core.ids import shard_of
 from streamworker.core.job import Record
 from streamworker.core.states import WAITING
 from streamworker.postgres import copying, rows
-from streamworker.postgres.census import PAGE, Census
+from streamworker.postgres.census import Census
 from streamworker.postgres.connection import concerns_data
 from streamworker.postgres.folding import JobRow
 from streamworker.store.caller import Caller
@@ -46,7 +46,6 @@ MARK = f"""
 UPDATE streamworker.jobs SET reason = '{UNSEEN}', updated_at = now()
 WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
 """  # noqa: S608
-NO_JOB = "00000000-0000-0000-0000-000000000000"
 
 
 class Adopter:
@@ -80,17 +79,11 @@ class Adopter:
 
         Their ends are not in the log, which is read up to now: they came while the mirror was not on.
         """
-        marked, after = 0, NO_JOB
-        while True:
-            rows = await self._connection.fetch(TOLD, self._keys.namespace, self._keys.shard, after, PAGE)
-            ids = [row["id"] for row in rows]
-            records = await self._census.raw(ids)
-            unseen = [job_id for job_id, raw in zip(ids, records, strict=True) if raw is None]
+        marked = 0
+        async for unseen in self._census.missing(self._connection, TOLD):
             await self._connection.execute(MARK, unseen)
             marked += len(unseen)
-            if len(ids) < PAGE:
-                return marked
-            after = ids[-1]
+        return marked
 
     async def _take_in(self, found: Sequence[JobRow]) -> int:
         """Write these, or each alone when Postgres refuses one of them; how many it took."""

@@ -1,16 +1,21 @@
-"""Which jobs Redis has, read page by page."""
+"""Which jobs Redis has, and which of Postgres's it has not, read page by page."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
 from streamworker.store.caller import Caller
 from streamworker.store.keys import Keys
 
+if TYPE_CHECKING:
+    import asyncpg
+
 #: Record keys that one step of a scan asks for, and jobs of one page.
 SCAN_COUNT, PAGE = 1000, 500
+_BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
 
 
 class Census:
@@ -41,6 +46,27 @@ class Census:
             still_open = [record for record in found if record.status not in TERMINAL]
             if still_open:
                 yield still_open
+
+    async def stored(self, connection: asyncpg.Connection, statement: str) -> AsyncIterator[list[str]]:
+        """The ids of jobs that Postgres has, in pages.
+
+        The statement selects `id`, ordered, for a namespace, a shard, the id to begin after, and a limit.
+        """
+        after = _BEFORE_ALL
+        while True:
+            rows = await connection.fetch(statement, self._keys.namespace, self._keys.shard, after, PAGE)
+            ids = [row["id"] for row in rows]
+            if ids:
+                yield ids
+            if len(ids) < PAGE:
+                return
+            after = ids[-1]
+
+    async def missing(self, connection: asyncpg.Connection, statement: str) -> AsyncIterator[list[str]]:
+        """Of the jobs that Postgres has (see `stored`), those that Redis has no record of, in pages."""
+        async for ids in self.stored(connection, statement):
+            records = await self.raw(ids)
+            yield [job_id for job_id, raw in zip(ids, records, strict=True) if raw is None]
 
     async def records(self, ids: Sequence[str]) -> list[Record | None]:
         """The record of each; None where there is none, or none that can be read."""

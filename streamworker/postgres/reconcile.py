@@ -8,13 +8,13 @@ script leaves alone what is there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import offsets
-from streamworker.postgres.adopt import NO_JOB
+from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.census import PAGE, Census
 from streamworker.postgres.letters import Letters
 from streamworker.postgres.log import Log
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 #: Jobs and bytes of envelopes that one call restores.
 RESTORE_JOBS, RESTORE_BYTES = 100, 1 << 20
 
-OPEN_JOBS = """
+OPEN_JOBS = f"""
 SELECT id::text FROM streamworker.jobs
 WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status NOT IN ('succeeded', 'failed_terminal')
-  AND reason <> 'unseen' ORDER BY id LIMIT $4
-"""
+  AND reason <> '{UNSEEN}' ORDER BY id LIMIT $4
+"""  # noqa: S608
 _ROW = """
 SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code,
        payload, record, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
@@ -129,7 +129,8 @@ class Reconciler:
         done = Reconciled(dry_run)
         if not dry_run:
             await self._switch.close(self._pipe.offset.marker)
-        missing = [job_id async for job_id in self._missing()]
+        gone = self._census.missing(self._connection, OPEN_JOBS)
+        missing = [job_id async for page in gone for job_id in page]
         unfinished = [record.job_id async for page in self._census.open() for record in page]
         await self._pipe.drain(await self._log.last_id())
         set_again = await self._operators.restore(actor=self._name, dry_run=dry_run)  # before any job may run
@@ -142,21 +143,6 @@ class Reconciler:
             await self._switch.open(self._pipe.offset.marker)
             self._pipe.offset = await offsets.note_reconciled(self._connection, self._pipe.offset)
         return done
-
-    # --- what is where
-
-    async def _missing(self) -> AsyncIterator[str]:
-        """Jobs that Postgres has open and Redis has no record of."""
-        offset, after = self._pipe.offset, NO_JOB
-        while True:
-            rows = await self._connection.fetch(OPEN_JOBS, offset.namespace, offset.shard, after, PAGE)
-            ids = [row["id"] for row in rows]
-            for job_id, raw in zip(ids, await self._census.raw(ids), strict=True):
-                if raw is None:
-                    yield job_id
-            if len(ids) < PAGE:
-                return
-            after = ids[-1]
 
     # --- what is done about it
 

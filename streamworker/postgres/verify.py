@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
-from streamworker.postgres.adopt import NO_JOB
+from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.census import PAGE, Census
 from streamworker.postgres.log import Lag, Log
 from streamworker.postgres.reconcile import OPEN_JOBS
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 #: Seconds between two looks whether the mirror has come along.
 LOOK_EVERY = 0.1
 STATES = "SELECT id::text, status, epoch, version FROM streamworker.jobs WHERE id = ANY($1::uuid[])"
-ASIDE = """
+ASIDE = f"""
 SELECT (SELECT count(*) FROM streamworker.mirror_conflicts WHERE namespace = $1 AND shard = $2) AS conflicts,
        (SELECT count(*) FROM streamworker.mirror_refused WHERE namespace = $1 AND shard = $2) AS refused,
        (SELECT count(*) FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND payload IS NULL
         AND status NOT IN ('succeeded', 'failed_terminal')) AS without_payload,
-       (SELECT count(*) FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND reason = 'unseen'
+       (SELECT count(*) FROM streamworker.jobs WHERE namespace = $1 AND shard = $2 AND reason = '{UNSEEN}'
         AND status NOT IN ('succeeded', 'failed_terminal')) AS unseen
-"""
+"""  # noqa: S608
 State = tuple[str, int, int]  # status, epoch, version
 
 
@@ -122,16 +122,8 @@ class Verifier:
         """The ids of Redis, then those that Postgres has as open; some come twice."""
         async for ids in self._census.all():
             yield ids
-        after = NO_JOB
-        while True:
-            rows = await self._connection.fetch(
-                OPEN_JOBS, self._keys.namespace, self._keys.shard, after, PAGE
-            )
-            if rows:
-                yield [row["id"] for row in rows]
-            if len(rows) < PAGE:
-                return
-            after = rows[-1]["id"]
+        async for ids in self._census.stored(self._connection, OPEN_JOBS):
+            yield ids
 
     async def _compare(self, ids: Sequence[str]) -> list[Difference]:
         records = await self._census.raw(ids)

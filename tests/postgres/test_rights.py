@@ -84,7 +84,8 @@ async def test_the_mirror_needs_no_more_than_its_rights(roles: Roles) -> None:
 
     assert (first.moves, first.refused, first.differing) == (2, 1, 1)
     assert again.differing == 1
-    assert [row["id"] for row in await sql.fetch(adopt.TOLD, "shop", 0, adopt.NO_JOB, 10)] == [job]
+    nil = "00000000-0000-0000-0000-000000000000"
+    assert [row["id"] for row in await sql.fetch(adopt.TOLD, "shop", 0, nil, 10)] == [job]
     await sql.execute(adopt.MARK, [job])
     assert (await offsets.turn_on(sql, again.offset)).on
     assert [str(day) for day in pruned.days] == ["2026-07-24"]
