@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 import sys
@@ -122,7 +121,7 @@ def run(
 
     from streamworker.cli.run import LogLevel, log_to_stderr
     from streamworker.cli.target import load_app
-    from streamworker.core import durations
+    from streamworker.core import durations, garbage
     from streamworker.postgres.gauges import page
     from streamworker.postgres.mirror import Mirror
     from streamworker.settings import read_endpoint
@@ -144,8 +143,7 @@ def run(
 
     # Rows by the thousand are made and dropped: the default threshold looked through all of them again and
     # again, which took half of the time.
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    garbage.settle_down(GARBAGE_THRESHOLD)
     sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(serve())
 

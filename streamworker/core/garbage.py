@@ -1,0 +1,18 @@
+"""Keeps the collector of reference cycles from looking through everything again and again."""
+
+from __future__ import annotations
+
+import gc
+
+#: Objects made beyond those dropped since the collector's last look, by default: Python says 700 or 2,000.
+THRESHOLD = 50_000
+
+
+def settle_down(threshold: int = THRESHOLD) -> None:
+    """Once all is imported and made: what there is stays, and a look is taken after so many objects.
+
+    What counts are dicts, lists, tuples and instances that may refer to others. Cycles that nobody refers to
+    stand for as long as it takes to make that many; all else goes at once, as ever.
+    """
+    gc.freeze()
+    gc.set_threshold(threshold)
