@@ -15,6 +15,7 @@ local script, actor = 'claim', worker
 -- include: fragments/base.lua
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
+-- include: fragments/ordinary.lua
 -- include: fragments/make_ready.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua

@@ -22,6 +22,7 @@ local script, actor = 'exchange', worker
 local function exchange()
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
+-- include: fragments/ordinary.lua
 -- include: fragments/make_ready.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua

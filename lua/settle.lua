@@ -12,6 +12,7 @@ local script = 'settle'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
 -- include: fragments/transition.lua
+-- include: fragments/ordinary.lua
 -- include: fragments/make_ready.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua

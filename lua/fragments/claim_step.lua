@@ -18,7 +18,7 @@ local left = tonumber(limit)
 local shared_left = tonumber(shared)
 local holding = worker .. ' ' .. session
 local lease_until = format('%d', now + lease_ms)
-local fence, last_fence
+local fence, fence_text, last_fence
 local left_alone = 0
 local pausing = false                    -- whether anything is paused
 local refused                            -- 'lane=result' -> entries that were not taken, once there is one
@@ -34,12 +34,17 @@ for lane, reserved, quota, phase in string.gmatch(plan, '(%S+) (%d+) (%d+) (%w+)
   end
 end
 
-local function new_claim(rec)            -- D4: the fence survives a flush and stays below 2^53
+local function next_fence()              -- D4: it survives a flush and stays below 2^53
   if not fence then
     fence = math.max(tonumber(last_fence or '0'), now * 1024 - 1)
   end
   fence = fence + 1
-  rec.fence, rec.lease = format('%d', fence), lease_until
+  fence_text = format('%d', fence)
+  return fence_text
+end
+
+local function new_claim(rec)
+  rec.fence, rec.lease = next_fence(), lease_until
 end
 
 -- A time as ms before now, so that no worker's clock is compared with Redis's; '-' for none.
@@ -49,7 +54,7 @@ end
 
 local function source_of(lane, kind, stream, offered) -- where entries come from, and the plan's row for them
   return { lane = lane, stream = stream, row = rows[lane .. kind], offered = offered, prefix = kind .. ':',
-    words = ' ' .. lane .. ' ' .. kind .. ' ', retried = ' ' .. lane .. ' ' .. string.upper(kind) .. ' ' }
+    between = ' ' .. lane .. ' ', words = ' ' .. lane .. ' ' .. kind .. ' ', retried = ' ' .. lane .. ' ' .. string.upper(kind) .. ' ' }
 end
 
 local function has_slot(row)
@@ -154,6 +159,8 @@ local function take(from, entry, id, env, raw)
   return take_held(rec, from, entry, env)
 end
 
+-- include: fragments/claim_ordinary.lua
+
 local drained = {}                       -- streams that gave less than they were asked for: no need to ask again
 
 local function read(lane, kind, count)   -- how many entries were delivered
@@ -175,10 +182,20 @@ local function read(lane, kind, count)   -- how many entries were delivered
   if #entries < count then drained[stream] = true end
   local from, ids = source_of(lane, kind, stream, false), {}
   for i = 1, #entries do ids[i] = entries[i][2][2] end
-  local raws = preload(ids)
+  local raws, names = preload(ids)
+  local plain = kind == 'a' and not pausing
+  if plain then from.claimed, from.owned = {}, '\now=' .. holding end
   for i = 1, #entries do
-    local entry = entries[i]
-    take(from, entry[1], ids[i], entry[2][4], raws[i])
+    local entry, id, raw = entries[i], ids[i], raws[i]
+    if not (plain and take_ordinary(from, entry[1], id, names[i], entry[2][4], raw)) then
+      take(from, entry[1], id, entry[2][4], raw)
+    end
+  end
+  if plain then
+    for task, count in pairs(from.claimed) do
+      count_move('queued:' .. lane, task, -count)
+      count_move('in_flight:' .. lane, task, count)
+    end
   end
   return #entries
 end

@@ -40,8 +40,10 @@ local function write_effects()
 end
 
 local function write_records()
-  local open = {}                        -- names and lines: open records have no TTL (R43)
-  local moved = {}                       -- depth counter of a lane -> task -> change
+  local open = open_texts                -- names and lines: open records have no TTL (R43)
+  for i = 1, #over_texts, 2 do
+    redis.call('SET', over_texts[i], over_texts[i + 1], 'PX', retention_ms)
+  end
   for i = 1, #dirty do
     local rec = dirty[i]
     local was, is = rec.was, place(rec.status, rec.en)
@@ -52,18 +54,8 @@ local function write_records()
       redis.call('SET', JOB .. rec.id, line_of(rec), 'PX', retention_ms)
     end
     if is ~= was or rec.la ~= rec.was_lane then
-      if was then
-        local field = was .. rec.was_lane
-        local tasks = moved[field]
-        if not tasks then tasks = {}; moved[field] = tasks end
-        tasks[rec.ta] = (tasks[rec.ta] or 0) - 1
-      end
-      if is then
-        local field = is .. rec.la
-        local tasks = moved[field]
-        if not tasks then tasks = {}; moved[field] = tasks end
-        tasks[rec.ta] = (tasks[rec.ta] or 0) + 1
-      end
+      if was then count_move(was .. rec.was_lane, rec.ta, -1) end
+      if is then count_move(is .. rec.la, rec.ta, 1) end
     end
   end
   for i = 1, #open, CHUNK do

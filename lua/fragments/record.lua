@@ -21,6 +21,9 @@ local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd'
   'ut', 'dq', 'ga', 'pl', 'hg', 'bu', 'bl',
   'mk' }
 local records = {}
+local texts = {}                         -- id -> record as it is to be written, of those that `ordinary` moved
+local open_texts, over_texts = {}, {}    -- their names and records, in order: of open jobs, and of finished ones
+local moved = {}                         -- depth counter of a lane -> task -> change
 -- What many jobs of a call have in common is converted once.
 local text_of = setmetatable({}, { __index = function(cache, number)
   local text = format('%d', number)      -- never `..` on a number: a large one would print as an exponent (R35)
@@ -44,6 +47,12 @@ local function place(status, en)         -- the depth counter that counts a reco
   return waits and waits[sub(en, 1, 1)] or HELD[status]
 end
 
+local function count_move(field, task, by)
+  local tasks = moved[field]
+  if not tasks then tasks = {}; moved[field] = tasks end
+  tasks[task] = (tasks[task] or 0) + by
+end
+
 local function head_of(rec)              -- the state token without fence and lease
   return rec.status .. ' ' .. text_of[rec.attempt] .. ' ' .. text_of[rec.starts] .. ' ' .. text_of[rec.strikes]
     .. ' ' .. text_of[rec.version] .. ' ' .. text_of[rec.epoch] .. ' '
@@ -62,16 +71,18 @@ local function read_lines(rec, lines_text)
   until not stop
 end
 
-local function preload(ids)              -- what `load` takes with each id: one read for up to 500 of them
-  if #ids < 2 or #ids > CHUNK then return {} end
-  local keys = {}
-  for i = 1, #ids do keys[i] = JOB .. ids[i] end
-  return redis.call('MGET', unpack(keys))
+local function preload(ids)              -- what `load` takes with each id, and names: one read for up to 500 of them
+  local names = {}
+  if #ids == 0 or #ids > CHUNK then return {}, names end
+  for i = 1, #ids do names[i] = JOB .. ids[i] end
+  if #ids == 1 then return { records[ids[1]] == nil and redis.call('GET', names[1]) or nil }, names end
+  return redis.call('MGET', unpack(names)), names
 end
 
 local function load(id, raw)             -- nil: not read yet; false: there is none
   local rec = records[id]
   if rec ~= nil then return rec end
+  if texts[id] then raw = texts[id] end
   if raw == nil then raw = redis.call('GET', JOB .. id) end
   if not raw then
     records[id] = false

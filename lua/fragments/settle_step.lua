@@ -99,9 +99,12 @@ local function end_burial(rec, kind, reason, delay, text, env, by)
   if waits then park(rec, env, now + delay) else make_ready(rec, env) end
 end
 
-local function settle_success(head, id, raw, result)
+-- include: fragments/settle_ordinary.lua
+
+local function settle_success(head, id, name, raw, result)
   local fence, started_ago, reason = match(head, SUCCESS)
   if not fence then error('settle row cannot be read: ' .. head) end
+  if settle_ordinary(id, name, raw, fence, started_ago, reason, result) then return 'OK' end
   local rec = load(id, raw)
   if not rec then return 'GONE' end
   local refused = refusal(rec, fence)
@@ -177,11 +180,12 @@ local function settle_rows(at)           -- rows from ARGV[at] to the end; a rep
     rows[n], kinds[n], ids[n] = at, kind, args[at + 1]
     at = at + size
   end
-  local raws, replies = preload(ids), {}
+  local raws, names = preload(ids)
+  local replies = {}
   for i = 1, n do
     local row = rows[i]
     if kinds[i] == 'S' then
-      replies[i] = settle_success(args[row], ids[i], raws[i], args[row + 2])
+      replies[i] = settle_success(args[row], ids[i], names[i], raws[i], args[row + 2])
     else
       replies[i] = settle_row(args[row], ids[i], raws[i], args[row + 2], args[row + 3])
     end

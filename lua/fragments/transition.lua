@@ -25,6 +25,10 @@ end
 
 local said = {}                          -- what the last line without further facts says
 
+local function same_line(from, head, reason) -- whether it says the same of another job
+  return said.line == #lines and said.head == head and said.reason == reason and said.from == from
+end
+
 local function again(from, rec, reason)  -- whether it says the same of this job, but for fence and moment
   return said.line == #lines and said.reason == reason and said.from == from and said.to == rec.status
     and said.version == rec.version and said.attempt == rec.attempt and said.starts == rec.starts
