@@ -104,6 +104,10 @@ class Options:
         )
 
 
+#: Nothing is said.
+NO_OPTIONS = Options()
+
+
 def new_job(
     task: str,
     args: Mapping[str, Any],

@@ -20,7 +20,7 @@ from streamworker.core.signature import BadArguments as BadArguments
 from streamworker.core.signature import Signature
 from streamworker.core.template import check_task_name
 from streamworker.policy import Policy
-from streamworker.request import Options, new_job, with_key_and_deadline
+from streamworker.request import NO_OPTIONS, Options, new_job, with_key_and_deadline
 from streamworker.settings import Settings
 from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import NewJob
@@ -122,11 +122,11 @@ class Task(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`. Raises BadArguments, SerializationError or PayloadTooLarge."""
-        return self._call(Options(), args, kwargs)
+        return self._call(NO_OPTIONS, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job. Raises as `Client.enqueue`, and BadArguments."""
-        return await self._enqueue(Options(), args, kwargs)
+        return await self._enqueue(NO_OPTIONS, args, kwargs)
 
     def declaration(self) -> Declaration:
         """What producers without the code have to know of this task (D17)."""

@@ -19,9 +19,12 @@ T = TypeVar("T")
 CALL_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placed:
-    """What became of one enqueue: the job that answers for it, and its state where it was there before."""
+    """What became of one enqueue: the job that answers for it, and its state where it was there before.
+
+    Not frozen, as `NewJob` is not.
+    """
 
     job_id: str
     disposition: Disposition

@@ -290,9 +290,9 @@ def pressure(*, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("pressure"), tuple(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewJob:
-    """One row of `enqueue`."""
+    """One row of `enqueue`. Not frozen, as `Claim` is not."""
 
     job_id: str
     task: str

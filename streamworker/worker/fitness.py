@@ -46,13 +46,14 @@ class Fitness:
             task.signature.check(envelope.args)
         except BadArguments as error:
             return Fail(ErrorClass.PERSISTENT, "bad_arguments", truncate_text(f"BadArguments: {error}"))
-        try:
-            gates = self._other_gates(claim, envelope, task)
-        except InvalidArgument as error:
-            return Fail(ErrorClass.PERSISTENT, "bad_arguments", error_text(error))
-        if gates is not None:
-            return Release(Reason.REGATED, gates=gates)
-        if self._too_old(claim, envelope):
+        if task.gates is not None or claim.gates:
+            try:
+                gates = self._other_gates(claim, envelope, task)
+            except InvalidArgument as error:
+                return Fail(ErrorClass.PERSISTENT, "bad_arguments", error_text(error))
+            if gates is not None:
+                return Release(Reason.REGATED, gates=gates)
+        if self._max_ages and self._too_old(claim, envelope):
             text = f"it waited longer than the lane {claim.lane} allows for its first start"
             return Fail(ErrorClass.PERSISTENT, "expired", text, Reason.EXPIRED)
         return task

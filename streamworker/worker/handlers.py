@@ -69,7 +69,7 @@ class Handlers:
             envelope.tenant,
             envelope.correlation_id or claim.job_id,
             self.state,
-            task.moment(envelope.tick),
+            None if envelope.tick is None else task.moment(envelope.tick),
             _dependencies=self._dependencies,
             _locking=self._locking,
             _args=envelope.args,
@@ -78,7 +78,10 @@ class Handlers:
         )
         current_correlation_id.set(context.correlation_id)
         try:
-            value = await self._handle(running, task, context, envelope.args)
+            if task.is_async:
+                value = await task.handler(context, **envelope.args)
+            else:
+                value = await self._in_thread(running, task, context, envelope.args)
         except Exception as error:
             value = await self._first_result(error, task, context, envelope.args)
             if value is None:
@@ -98,11 +101,9 @@ class Handlers:
         found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
         return None if found is None else Duplicate(found)
 
-    async def _handle(
+    async def _in_thread(
         self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
     ) -> Any:
-        if task.is_async:
-            return await task.handler(context, **args)
         call = partial(contextvars.copy_context().run, task.handler, context, **args)
         running.thread = self._threads.submit(_caught, call)
         running.thread.add_done_callback(lambda _: self._in_loop(self._thread_ended, running))

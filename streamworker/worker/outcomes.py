@@ -20,6 +20,8 @@ from streamworker.worker.running import Running, Stop
 #: An unknown task is handed back for so long, then it is a dead letter (ms).
 UNKNOWN_TASK_AGE_MS = 3600 * 1000
 UNKNOWN_TASK_DELAY_MS = (1000, 30_000)
+#: What most jobs come to.
+_RETURNED = Success()
 
 
 def unknown_task_outcome(name: str, age_ms: int | None) -> Release | Fail:
@@ -37,7 +39,7 @@ def unknown_task_outcome(name: str, age_ms: int | None) -> Release | Fail:
 def returned(value: Any) -> Outcome:
     """The outcome of a handler that returned. What JSON cannot hold is a persistent error of the task."""
     if value is None:
-        return Success()
+        return _RETURNED
     if isinstance(value, Snooze):
         return Release(Reason.SNOOZED, durations.to_ms(value.seconds, what="Snooze"))
     if isinstance(value, Duplicate):

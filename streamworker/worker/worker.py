@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from streamworker.app import App
-from streamworker.core import durations
+from streamworker.core import durations, garbage
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG
@@ -167,6 +167,8 @@ class Worker:
             try:
                 await parts.open()
                 self.started.set()
+                if self._alone:
+                    garbage.settle_down()
                 async with anyio.create_task_group() as group:
                     group.start_soon(parts.reader.run)
                     group.start_soon(parts.keeper.run)

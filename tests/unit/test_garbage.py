@@ -42,3 +42,13 @@ def test_what_is_there_is_left_alone_and_later_cycles_are_found() -> None:
     gc.collect()
     assert before() is not None, "it is not even looked at"
     assert gc.get_threshold()[0] == 1000
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize("chosen", [0, 2000])
+def test_what_somebody_has_chosen_stands(chosen: int) -> None:
+    gc.set_threshold(chosen)
+
+    garbage.settle_down(1000)
+
+    assert gc.get_threshold()[0] == chosen
