@@ -57,9 +57,15 @@ def encode_envelope(
     trace: str | None = None,
 ) -> bytes:
     """An envelope around arguments that are encoded already, so that they travel bit for bit."""
-    if key is None and tenant is None and correlation_id is None and tick is None and trace is None:
-        if not delay_ms:
-            return b'{"t":%b,"a":%b}' % (orjson.dumps(task), args)
+    if (
+        not delay_ms
+        and key is None
+        and tenant is None
+        and correlation_id is None
+        and trace is None
+        and tick is None
+    ):
+        return b'{"t":%b,"a":%b}' % (orjson.dumps(task), args)
     raw: dict[str, Any] = {"t": task}
     if key is not None:
         raw["k"] = key
