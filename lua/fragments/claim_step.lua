@@ -54,7 +54,8 @@ end
 
 local function source_of(lane, kind, stream, offered) -- where entries come from, and the plan's row for them
   return { lane = lane, stream = stream, row = rows[lane .. kind], offered = offered, prefix = kind .. ':',
-    between = ' ' .. lane .. ' ', words = ' ' .. lane .. ' ' .. kind .. ' ', retried = ' ' .. lane .. ' ' .. string.upper(kind) .. ' ' }
+    between = ' ' .. lane .. ' ', words = ' ' .. lane .. ' ' .. kind .. ' ',
+    retried = ' ' .. lane .. ' ' .. string.upper(kind) .. ' ', claimed = {} }
 end
 
 local function has_slot(row)
@@ -184,19 +185,13 @@ local function read(lane, kind, count)   -- how many entries were delivered
   for i = 1, #entries do ids[i] = entries[i][2][2] end
   local raws, names = preload(ids)
   local plain = kind == 'a' and not pausing
-  if plain then from.claimed, from.owned = {}, '\now=' .. holding end
   for i = 1, #entries do
     local entry, id, raw = entries[i], ids[i], raws[i]
     if not (plain and take_ordinary(from, entry[1], id, names[i], entry[2][4], raw)) then
       take(from, entry[1], id, entry[2][4], raw)
     end
   end
-  if plain then
-    for task, count in pairs(from.claimed) do
-      count_move('queued:' .. lane, task, -count)
-      count_move('in_flight:' .. lane, task, count)
-    end
-  end
+  if plain then count_ordinary(from) end
   return #entries
 end
 

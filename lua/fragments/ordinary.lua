@@ -1,13 +1,13 @@
--- ordinary: most jobs are enqueued with nothing special, claimed once and succeed. Their records are moved as texts,
--- without being taken apart: the same records, lines and counts as by `transition`, for half of the work.
+-- ordinary: most jobs are enqueued with nothing special, claimed once, and succeed. Their records are moved as
+-- texts, without being taken apart (docs/decisions/0028).
 --
--- What is not exactly such a record goes the long way. A call that meets such a job again finds its new record
--- in `texts` (docs/decisions/0028).
+-- The records, lines and counts are those of the long way, which any other record goes. Who meets a job again
+-- in the same call loads what is in `texts`. Needs record, transition.
 local CLAIMED, SUCCEEDED = 'claimed 1 1 0 2 0 ', 'succeeded 1 1 0 4 0 '
 local CLAIMED_NOW = { status = 'claimed', attempt = 1, starts = 1, strikes = 0, version = 2, epoch = 0 }
 local SUCCEEDED_NOW = { status = 'succeeded', attempt = 1, starts = 1, strikes = 0, version = 4, epoch = 0 }
 
-local function is_known(id)              -- this call has moved it already
+local function is_known(id)              -- this call has met it already: what was read may be old
   return texts[id] or records[id] ~= nil
 end
 

@@ -75,7 +75,6 @@ local function preload(ids)              -- what `load` takes with each id, and 
   local names = {}
   if #ids == 0 or #ids > CHUNK then return {}, names end
   for i = 1, #ids do names[i] = JOB .. ids[i] end
-  if #ids == 1 then return { records[ids[1]] == nil and redis.call('GET', names[1]) or nil }, names end
   return redis.call('MGET', unpack(names)), names
 end
 

@@ -1,17 +1,16 @@
--- settle_ordinary: claimed -> processing -> succeeded of a job that was claimed by claim_ordinary.
+-- settle_ordinary: claimed -> processing -> succeeded of a job of which its record says nothing but who holds it,
+-- in its first claim, out of arrivals.
 --
 -- Needs fragments/ordinary.lua.
 local CLAIMED_ONCE = '^claimed 1 1 0 2 0 (%d+) %d+ a:(%S+) (%S+) (%S+) (%d+\now=[^\n]*)$'
 
 local function settle_ordinary(id, name, raw, fence, started_ago, reason, result) -- false: it is to go the long way
   if not raw or is_known(id) then return false end
-  local holds, entry, lane, task, more = match(raw, CLAIMED_ONCE)
-  if holds ~= fence then return false end
-  if result ~= '' then
-    if #result > SMALL or find(result, '\n', 1, true) then return false end
-  end
+  local held, entry, lane, task, more = match(raw, CLAIMED_ONCE)
+  if held ~= fence then return false end
+  if #result > SMALL or find(result, '\n', 1, true) then return false end
   local ago = text_of[-started_ago]
-  if same_line('claimed', SUCCEEDED, reason) then
+  if says('claimed', reason) and said.head == SUCCEEDED then
     lines[#lines + 1] = id .. ' = ' .. fence .. ' ' .. ago
     said.line = #lines
   else

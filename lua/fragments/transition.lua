@@ -25,12 +25,12 @@ end
 
 local said = {}                          -- what the last line without further facts says
 
-local function same_line(from, head, reason) -- whether it says the same of another job
-  return said.line == #lines and said.head == head and said.reason == reason and said.from == from
+local function says(from, reason)        -- whether the last line is of the same move
+  return said.line == #lines and said.reason == reason and said.from == from
 end
 
 local function again(from, rec, reason)  -- whether it says the same of this job, but for fence and moment
-  return said.line == #lines and said.reason == reason and said.from == from and said.to == rec.status
+  return says(from, reason) and said.to == rec.status
     and said.version == rec.version and said.attempt == rec.attempt and said.starts == rec.starts
     and said.strikes == rec.strikes and said.epoch == rec.epoch
 end

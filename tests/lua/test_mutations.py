@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from streamworker.store.connection import ReplyError
-from tests.lua import guards, guards_breakers, guards_burial, guards_gates, guards_overload, guards_settings
+from tests.lua import (
+    guards,
+    guards_breakers,
+    guards_burial,
+    guards_gates,
+    guards_ordinary,
+    guards_overload,
+    guards_settings,
+)
 from tests.lua.driver import Shard
 from tests.lua.mutating import SCRIPTS, Mutation, noticers_pass
 
@@ -23,6 +31,7 @@ MUTATIONS = [
     *guards_breakers.MUTATIONS,
     *guards_overload.MUTATIONS,
     *guards_settings.MUTATIONS,
+    *guards_ordinary.MUTATIONS,
 ]
 
 

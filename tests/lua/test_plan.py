@@ -48,6 +48,8 @@ def kinds(claims: list[Claim]) -> str:
                      id="also back to an earlier row"),
         pytest.param(9, 9, 6, 2, [("priority", 3, 1, 0), ("normal", 1, 1, 0)], {"priority": 4, "normal": 2},
                      id="reserved slots come on top"),
+        pytest.param(9, 9, 9, 2, [("priority", 3, 1, 0), ("normal", 1, 1, 0)], {"priority": 4, "normal": 2},
+                     id="each slot is taken once"),
         pytest.param(0, 9, 6, 2, [("priority", 3, 1, 0), ("normal", 1, 1, 0)], {"normal": 3},
                      id="reserved slots serve only their lane"),
         pytest.param(9, 9, 5, 0, [("priority", 2, 0, 0), ("normal", 1, 0, 0)], {"priority": 2, "normal": 1},

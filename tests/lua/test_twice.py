@@ -35,6 +35,12 @@ def _settle(outcome: Outcome) -> Arrange:
     return arrange
 
 
+def settle_ordinary_jobs(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("a"), job("b"))
+    rows = [word for held in shard.claim() for word in scripts.outcome_row(held, Success(b"7"), 5)]
+    return shard.settle_call(rows)
+
+
 def mark(shard: Shard) -> scripts.Call:
     return shard.settle_call(scripts.mark_row(shard.take("j"), 20))
 
@@ -51,6 +57,12 @@ def exchange(shard: Shard) -> scripts.Call:
     claim = shard.take("a", **KEYED)
     shard.put("b")
     return shard.exchange_call(scripts.outcome_row(claim, RETRY, 5), limit=10)
+
+
+def exchange_ordinary_jobs(shard: Shard) -> scripts.Call:
+    held = shard.take("a")
+    shard.put("b")
+    return shard.exchange_call(scripts.outcome_row(held, Success(b"7"), 5), limit=10)
 
 
 def claim(shard: Shard) -> scripts.Call:
@@ -467,6 +479,7 @@ def keep_in_the_cache(shard: Shard) -> scripts.Call:
 CASES: dict[str, Arrange] = {
     "enqueue": enqueue,
     "settle: success": _settle(Success(b"x" * 100)),
+    "settle: ordinary": settle_ordinary_jobs,
     "settle: retry": _settle(RETRY),
     "settle: retry at once": _settle(Retry(0, ErrorClass.UNKNOWN, "value_error", "ValueError: x")),
     "settle: fail": _settle(FATAL),
@@ -475,6 +488,7 @@ CASES: dict[str, Arrange] = {
     "settle: mark": mark,
     "settle: recovery": recovery,
     "exchange": exchange,
+    "exchange: ordinary": exchange_ordinary_jobs,
     "claim": claim,
     "claim: offered again": claim_of_an_offer,
     "claim: no slot": claim_without_a_slot,
