@@ -112,8 +112,8 @@ class Claim:
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
         """From the three values of the claim script: the head is the state token and what follows it."""
         words = head.decode().split(" ", 14)
-        _, attempt, starts, strikes, _, epoch, fence, _, lane, kind, entry, age, past, unknown = words[:14]
-        gates = words[14] if len(words) > 14 else ""
+        gates = words.pop() if len(words) > 14 else ""
+        _, attempt, starts, strikes, _, epoch, fence, _, lane, kind, entry, age, past, unknown = words
         claim = cls(
             job_id.decode(),
             int(fence),

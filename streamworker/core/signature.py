@@ -78,6 +78,8 @@ class Signature:
     def check(self, args: Mapping[str, Any]) -> None:
         """Raises BadArguments when a name is missing or not known."""
         names = args.keys()
+        if names == self.allowed and not self.open:
+            return
         missing = self.required - names
         if missing:
             raise BadArguments(f"missing: {', '.join(sorted(missing))}")

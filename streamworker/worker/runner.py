@@ -214,7 +214,7 @@ class Runner:
         if running.outcome is None:
             running.outcome = outcome
             self._ended(running)
-            if not self._quiet:
+            if not self._quiet and not isinstance(outcome, Success):
                 report(running)
 
     def sweep(self, held: list[Running], now: float, mark: Callable[[Running], None]) -> None:
