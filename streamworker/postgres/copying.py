@@ -24,6 +24,7 @@ _MILLENNIUM_MS, _MILLENNIUM_DAYS, _DAY_MS = 946_684_800_000, 10_957, 86_400_000
 
 NULL = b"\xff\xff\xff\xff"
 _size = Struct(">i").pack
+_json = Struct(">ib").pack
 _count = Struct(">h").pack
 _moment = Struct(">iq").pack
 
@@ -49,6 +50,13 @@ def data(value: bytes | None) -> bytes:
 def json(value: bytes | None) -> bytes:
     """A jsonb, from its text."""
     return NULL if value is None else _size(len(value) + 1) + b"\x01" + value
+
+
+def both(value: bytes | None, as_json: bytes | None) -> tuple[bytes, ...]:
+    """A bytea and a jsonb, as pieces: what is long is copied once less."""
+    if value is None or as_json is None:
+        return data(value), json(as_json)
+    return _size(len(value)), value, _json(len(as_json) + 1, 1), as_json
 
 
 def number(value: int | None) -> bytes:

@@ -8,12 +8,13 @@ else happens to jobs is theirs.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from streamworker.core.ids import shard_of
+from streamworker.core.ids import check_job_id
 from streamworker.core.states import Reason, Status
 from streamworker.postgres import copying, rows
 from streamworker.postgres.batch import Batch
@@ -30,6 +31,8 @@ _TARGETS = frozenset({_CLAIMED, _PROCESSING, _SUCCEEDED})
 #: Scripts whose caller is the worker that has the job.
 _BY_WORKERS = frozenset({"claim", "exchange", "settle"})
 _NOTHING: Mapping[str, bytes] = {}
+#: Moments that jobs of an update may share: from there on each has its own.
+MOST_MOMENTS = 200
 
 
 @dataclass(slots=True, eq=False)
@@ -41,59 +44,114 @@ class _Shape:
     before: int  # the version that they lead on from; 0: there was no job
     begun: bytes | None  # beginning of the row of the handler's start, where the line stands for that as well
     moved: bytes
+    latest: _Moves | None = None
 
 
-#: Shape, fence, time of the entry, offset, what came along.
-_Step = tuple[_Shape, int, int, "int | None", Mapping[str, bytes]]
+class _Move(NamedTuple):
+    """What moves of a shape that an entry has at the same moment have in common."""
+
+    shape: _Shape
+    before: int
+    epoch: int
+    version: int
+    over: bool  # nothing may follow
+    at_ms: int
+    started_ms: int | None  # None: it does not say
+    begun: bytes | None  # rows without whose they are
+    moved: bytes
+
+
+class _Moves(dict["int | None", "_Move | None"]):
+    """The moves of a shape in an entry, by offset; None where the moment is none."""
+
+    def __init__(self, shape: _Shape, at_ms: int) -> None:
+        super().__init__()
+        self._shape = shape
+        self.at_ms = at_ms
+
+    def __missing__(self, offset: int | None) -> _Move | None:
+        made: _Move | None = None
+        with contextlib.suppress(OverflowError):
+            made = self._make(offset)
+        self[offset] = made
+        return made
+
+    def _make(self, offset: int | None) -> _Move:
+        shape, at_ms, started, begun = self._shape, self.at_ms, None, None
+        edge = shape.edge
+        if shape.begun is not None:
+            started = at_ms + (offset or 0)
+            begun = shape.begun + rows.when(started)
+        elif offset is not None:
+            at_ms += offset
+        if edge.target is _PROCESSING:
+            started = at_ms
+        moved = shape.moved + rows.when(at_ms)
+        over = edge.target is _SUCCEEDED
+        return _Move(shape, shape.before, edge.epoch, edge.version, over, at_ms, started, begun, moved)
+
+
+#: Move, fence, what came along.
+_Step = tuple[_Move, int, Mapping[str, bytes]]
+
+
+#: Fence, updated, started, result, the same as JSON, number of what it shares with others from 1.
+_Own = tuple[int, "int | None", "int | None", "bytes | None", "bytes | None", int]
 
 
 @dataclass(slots=True)
 class Updates:
-    """Of jobs that Postgres has: what they are now, one list a column, and what many of them share."""
+    """Of jobs that Postgres has: what they are now, each of its own and what many of them share."""
 
     ids: list[str] = field(default_factory=list)
-    fences: list[int] = field(default_factory=list)
-    updated_ms: list[int] = field(default_factory=list)
-    started_ms: list[int | None] = field(default_factory=list)
-    results: list[bytes | None] = field(default_factory=list)
-    results_json: list[bytes | None] = field(default_factory=list)
-    shared: list[int] = field(default_factory=list)  # index of `_Shared`, from 1
-    known: dict[tuple[int, int], int] = field(default_factory=dict)
-    shapes: list[tuple[int, _Shape]] = field(default_factory=list)  # version before, newest shape
+    own: list[_Own] = field(default_factory=list)
+    #: Version before, newest move, and when they were updated and started unless each has its own moments.
+    shared: list[tuple[int, _Move, int | None, int | None]] = field(default_factory=list)
+    known: dict[tuple[int, int, int | None], int] = field(default_factory=dict)  # numbers of what is shared
 
     def add(
-        self, job_id: str, first: _Shape, last: _Shape, fence: int, updated: int, started: int | None
+        self,
+        job_id: str,
+        before: int,
+        last: _Move,
+        fence: int,
+        started: int | None,
+        result: bytes | None,
+        json: bytes | None,
     ) -> None:
-        """One job that moved from the state before `first` to that after `last`."""
-        key = first.before, id(last)
-        index = self.known.get(key)
-        if index is None:
-            self.shapes.append((first.before, last))
-            index = self.known[key] = len(self.shapes)
+        """One job that moved from this version to that after `last`."""
+        updated = own_started = None
+        number = self.known.get((before, id(last), started))
+        if number is None:
+            if len(self.shared) < MOST_MOMENTS:
+                number = self._share((before, id(last), started), (before, last, last.at_ms, started))
+            else:
+                updated, own_started = last.at_ms, started
+                key = before, id(last.shape), None
+                number = self.known.get(key) or self._share(key, (before, last, None, None))
         self.ids.append(job_id)
-        self.fences.append(fence)
-        self.updated_ms.append(updated)
-        self.started_ms.append(started)
-        self.shared.append(index)
+        self.own.append((fence, updated, own_started, result, json, number))
+
+    def _share(
+        self, key: tuple[int, int, int | None], what: tuple[int, _Move, int | None, int | None]
+    ) -> int:
+        self.shared.append(what)
+        self.known[key] = len(self.shared)
+        return len(self.shared)
 
     def arguments(self) -> list[Sequence[Any] | None]:
         """The arguments of `rows.UPDATE_ORDINARY` after the namespace."""
-        own: list[Sequence[Any]] = [
-            self.ids,
-            self.fences,
-            self.updated_ms,
-            self.started_ms,
-            self.results,
-            self.results_json,
+        shared = []
+        for before, move, updated, started in self.shared:
+            edge, worker = move.shape.edge, move.shape.worker
+            counts = edge.attempt, edge.starts, edge.strikes
+            words = str(edge.target), edge.reason, worker
+            shared.append((before, edge.epoch, edge.version, *counts, *words, updated, started))
+        columns: list[Sequence[Any]] = [*zip(*self.own, strict=True), *zip(*shared, strict=True)]
+        return [
+            ",".join(self.ids),
+            *[None if column.count(None) == len(column) else column for column in columns],
         ]
-        edges = [(before, shape.edge, shape.worker) for before, shape in self.shapes]
-        shared = zip(
-            *((before, e.epoch, e.version, e.attempt, e.starts, e.strikes, str(e.target), e.reason, worker)
-              for before, e, worker in edges),
-            strict=True,
-        )  # fmt: skip
-        columns: list[Sequence[Any]] = [*own, self.shared, *shared]
-        return [None if column.count(None) == len(column) else column for column in columns]
 
 
 @dataclass(slots=True)
@@ -102,7 +160,7 @@ class Ordinary:
 
     jobs: int = 0
     moves: int = 0
-    job_rows: list[bytes] = field(default_factory=list)
+    job_rows: list[bytes] = field(default_factory=list)  # pieces of rows
     updates: Updates = field(default_factory=Updates)
     move_rows: list[bytes] = field(default_factory=list)  # pieces of rows
 
@@ -112,19 +170,19 @@ def sort_out(batch: Batch, namespace: str) -> tuple[Ordinary, set[str]]:
     return _Sorter(namespace).sort(batch.entries)
 
 
-class _Moments(dict[int, bytes]):
-    """Day and time of a move, by ms: many share theirs."""
+class _Times(dict[tuple["int | None", ...], bytes]):
+    """Columns of times, by ms: many jobs share theirs."""
 
-    def __missing__(self, ms: int) -> bytes:
-        made = self[ms] = rows.when(ms)
+    def __missing__(self, times: tuple[int | None, ...]) -> bytes:
+        made = self[times] = b"".join(map(copying.moment, times))
         return made
 
 
-class _Times(dict["int | None", bytes]):
-    """A time, by ms."""
+class _Shards(dict[str, int]):
+    """A shard, by what an id has of it."""
 
-    def __missing__(self, ms: int | None) -> bytes:
-        made = self[ms] = copying.moment(ms)
+    def __missing__(self, digits: str) -> int:
+        made = self[digits] = int(digits, 16)
         return made
 
 
@@ -136,20 +194,23 @@ class _Sorter:
         self._made = Ordinary()
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._heads: dict[tuple[int, int], bytes] = {}  # by the shapes of enqueue and newest move
-        self._moments, self._times = _Moments(), _Times()
+        self._times, self._shards = _Times(), _Shards()
 
     def sort(self, entries: Iterable[Entry]) -> tuple[Ordinary, set[str]]:
         jobs: dict[str, list[_Step]] = {}
         odd: set[str] = set()
         for entry in entries:
-            last, shape, at_ms, parts = None, None, entry.at_ms, entry.parts
+            last: Edge | None = None
+            moves: _Moves | None = None
+            parts = entry.parts
             for number, (job_id, edge, fence, offset) in enumerate(entry.lines, 1):
                 if edge is not last:
-                    last, shape = edge, self._shape(edge, entry)
-                if shape is None:
+                    last, moves = edge, self._moves(edge, entry)
+                move = None if moves is None else moves[offset]
+                if move is None:
                     odd.add(job_id)
                     continue
-                step = (shape, fence, at_ms, offset, parts.get(number, _NOTHING) if parts else _NOTHING)
+                step = (move, fence, parts.get(number, _NOTHING) if parts else _NOTHING)
                 steps = jobs.get(job_id)
                 if steps is None:
                     jobs[job_id] = [step]
@@ -164,6 +225,16 @@ class _Sorter:
                 if not ordinary:
                     odd.add(job_id)
         return self._made, odd
+
+    def _moves(self, edge: Edge, entry: Entry) -> _Moves | None:
+        """By offset. None: they are not ordinary."""
+        shape = self._shape(edge, entry)
+        if shape is None:
+            return None
+        found = shape.latest
+        if found is None or found.at_ms != entry.at_ms:
+            found = shape.latest = _Moves(shape, entry.at_ms)
+        return found
 
     def _shape(self, edge: Edge, entry: Entry) -> _Shape | None:
         """None: it is not ordinary."""
@@ -197,85 +268,76 @@ class _Sorter:
 
     def _job(self, job_id: str, steps: list[_Step]) -> bool:
         """Add what a job came to; whether its moves follow one another."""
-        first, last = steps[0][0], steps[-1][0]
-        version, epoch, status = first.before, first.edge.epoch, None
-        shard, identity = shard_of(job_id), copying.identity(job_id)
+        shard = self._shards[check_job_id(job_id)[15:18]]
+        identity = copying.identity(job_id)
+        first = steps[0][0]
+        version, epoch, over = first.before, first.epoch, False
         started: int | None = None
+        owner, owned = b"", None
         pieces: list[bytes] = []
-        moments, moves = self._moments, 0
-        for shape, fence, at_ms, offset, _ in steps:
-            edge, owner = shape.edge, rows.whose(identity, fence)
-            if shape.before != version or edge.epoch != epoch or status is _SUCCEEDED:
+        for step in steps:
+            (_, before, of_epoch, after, ends, _, began, begun, moved), fence, _ = step
+            if before != version or of_epoch != epoch or over:
                 return False
-            version, status = edge.version, edge.target
-            if shape.begun is not None:
-                started = at_ms + (offset or 0)
-                pieces += (shape.begun, moments[started], owner)
-                moves += 1
-            elif offset is not None:
-                at_ms += offset
-            if status is _PROCESSING:
-                started = at_ms
-            pieces += (shape.moved, moments[at_ms], owner)
-            moves += 1
-        parts = steps[-1][4]
-        result = parts.get("r") if status is _SUCCEEDED else None
-        json = result if result is not None and read_json(result)[1] else None
-        if first.before == 0 and first.edge.source is None:
-            row = self._job_row(identity, shard, steps, at_ms, started, result, json)
-            self._made.job_rows.append(row)
-        elif first.before <= 0 or first.edge.source is None:
+            version, over = after, ends
+            if fence != owned:
+                owner, owned = rows.whose(identity, fence), fence
+            if began is not None:
+                started = began
+            if begun is None:
+                pieces += (moved, owner)
+            else:
+                pieces += (begun, owner, moved, owner)
+        last, fence, parts = step
+        result = json = None
+        if over and parts:
+            result = parts.get("r")
+            json = result if result is not None and read_json(result)[1] else None
+        made = self._made
+        if first.before == 0 and first.shape.edge.source is None:
+            owner = rows.identity_columns(identity, shard, fence)
+            made.job_rows += self._job_row(owner, steps, started, result, json)
+        elif first.before <= 0 or first.shape.edge.source is None:
             return False
         else:
-            updates = self._made.updates
-            updates.add(job_id, first, last, fence, at_ms, started)
-            updates.results.append(result)
-            updates.results_json.append(json)
-        self._made.move_rows += pieces
-        self._made.moves += moves
-        self._made.jobs += 1
+            made.updates.add(job_id, first.before, last, fence, started, result, json)
+        made.move_rows += pieces
+        made.moves += len(pieces) // 2
+        made.jobs += 1
         return True
 
     def _job_row(
         self,
         identity: bytes,
-        shard: int,
         steps: list[_Step],
-        updated: int,
         started: int | None,
         result: bytes | None,
         json: bytes | None,
-    ) -> bytes:
-        (born, _, enqueued, _, parts), (last, fence, *_) = steps[0], steps[-1]
-        head = self._heads.get((id(born), id(last)))
+    ) -> tuple[bytes, ...]:
+        """Pieces of the row: they are put together once, when they are sent."""
+        (born, _, parts), last = steps[0], steps[-1][0]
+        head = self._heads.get((id(born.shape), id(last.shape)))
         if head is None:
-            head = self._heads[id(born), id(last)] = self._head(born, last)
-        payload, times = parts.get("p"), self._times
+            head = self._heads[id(born.shape), id(last.shape)] = self._head(born.shape, last.shape)
+        at_ms, payload = last.at_ms, parts.get("p")
+        times = self._times[at_ms, born.at_ms, started, at_ms if last.over else None]
         names, payload_json = names_in(payload)
         key, correlation_id = names or (None, None)
-        deadline, told = NULL, _NOTHING_TOLD
-        if (lines := parts.get("k")) is not None:
-            deadline, told = _told(lines)
-        return b"".join(
-            (
-                head,
-                rows.identity_columns(identity, shard, fence),
-                times[updated],
-                times[enqueued],
-                times[started],
-                times[updated] if last.edge.target is _SUCCEEDED else NULL,
-                NULL,  # no error
-                NULL if result is None else copying.data(result),
-                NULL if json is None else copying.json(json),
-                NULL,  # due at no time
-                deadline,
-                copying.text(key),
-                copying.text(correlation_id),
-                copying.data(payload),
-                copying.json(payload_json),
-                told,
-            )
+        lines = parts.get("k")
+        envelope = copying.both(payload, payload_json)
+        if result is None and key is None and correlation_id is None and lines is None:
+            return head, identity, times, _NOTHING_SPECIAL, *envelope, _NOTHING_TOLD
+        deadline, told = _told(lines)
+        own = (
+            NULL,  # no error
+            copying.data(result),
+            copying.json(json),
+            NULL,  # due at no time
+            deadline,
+            copying.text(key),
+            copying.text(correlation_id),
         )
+        return head, identity, times, *own, *envelope, told
 
     def _head(self, born: _Shape, last: _Shape) -> bytes:
         facts, edge = born.edge.facts, last.edge
@@ -284,10 +346,11 @@ class _Sorter:
         return rows.shared_columns(self._space, numbers, (*words, facts["task"], facts.get("tenant")))
 
 
-_NOTHING_TOLD = NULL * 4
+#: Columns of a job without error, result, due time, deadline, key and correlation id; and without lines.
+_NOTHING_SPECIAL, _NOTHING_TOLD = NULL * 7, NULL * 4
 
 
-def _told(lines: bytes) -> tuple[bytes, bytes]:
+def _told(lines: bytes | None) -> tuple[bytes, bytes]:
     """The deadline of a new record's lines; and the columns of the lines and what they say of the key."""
     record, key_id, fingerprint, window_ms, deadline_ms = enqueued_with(lines)
     told = (*map(copying.text, (record, key_id, fingerprint)), copying.number(window_ms))

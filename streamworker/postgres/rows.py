@@ -145,24 +145,27 @@ UPDATE streamworker.jobs j SET {_assignments(_FILLED[1:])}
 FROM {_from_arrays(_FILLED, 2)} WHERE j.id = u.id AND j.namespace = $1
 """  # noqa: S608
 
-#: Moves of jobs that stand as the lines of the log say: `u` is one of them, `w` what many have in common.
+#: Moves of jobs that stand as the lines of the log say: `u` is one of them, `w` what many have in common. The
+#: ids come as one text with commas between, as in KNOWN_JOBS.
 UPDATE_ORDINARY = f"""
 UPDATE streamworker.jobs j SET
     attempt = w.attempt, starts = w.starts, strikes = w.strikes, version = w.version, fence = u.fence,
     status = w.status, reason = w.reason, worker = w.worker, due_at = NULL,
-    updated_at = {_moment("u.updated")}, started_at = coalesce({_moment("u.started")}, j.started_at),
-    finished_at = CASE WHEN w.status = 'succeeded' THEN {_moment("u.updated")} END,
+    updated_at = {_moment("coalesce(u.updated, w.updated)")},
+    started_at = coalesce({_moment("coalesce(u.started, w.started)")}, j.started_at),
+    finished_at = CASE WHEN w.status = 'succeeded' THEN {_moment("coalesce(u.updated, w.updated)")} END,
     error_class = CASE WHEN w.status <> 'succeeded' THEN j.error_class END,
     error_code = CASE WHEN w.status <> 'succeeded' THEN j.error_code END,
     error = CASE WHEN w.status <> 'succeeded' THEN j.error END,
     result = coalesce(u.result, j.result),
     result_json = coalesce(convert_from(u.result_json, 'UTF8')::jsonb, j.result_json)
-FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::integer[])
-    AS u(id, fence, updated, started, result, result_json, n)
+FROM unnest(string_to_array($2, ','), $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
+            $8::integer[]) AS u(id, fence, updated, started, result, result_json, n)
 JOIN unnest($9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::integer[], $14::integer[],
-            $15::text[], $16::text[], $17::text[]) WITH ORDINALITY
-    AS w(before, epoch, version, attempt, starts, strikes, status, reason, worker, n) ON w.n = u.n
-WHERE j.id = u.id AND j.namespace = $1 AND j.epoch = w.epoch AND j.version = w.before
+            $15::text[], $16::text[], $17::text[], $18::bigint[], $19::bigint[]) WITH ORDINALITY
+    AS w(before, epoch, version, attempt, starts, strikes, status, reason, worker, updated, started, n)
+    ON w.n = u.n
+WHERE j.id = u.id::uuid AND j.namespace = $1 AND j.epoch = w.epoch AND j.version = w.before
   AND j.status NOT IN ('succeeded', 'failed_terminal')
 """  # noqa: S608
 

@@ -173,6 +173,8 @@ def _moved(words: list[str]) -> Line:
 
 #: Bytes that an entry counts for beyond its lines and parts.
 ENTRY_BYTES = 64
+#: Fields that each entry has and that do not count: number, time, script, who called.
+_HEAD = (b"n", b"t", b"s", b"w")
 #: What an entry may have beside its lines while a mirror is on, by the first letter of the field's name; the
 #: number that follows says to which line it belongs.
 PARTS = {"p": "the envelope", "k": "the record's lines", "r": "the result", "x": "the error text"}
@@ -199,7 +201,7 @@ def _part(name: bytes) -> tuple[str, int]:
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:
     """Bytes that an entry counts for in the log's bound, as `commit` has counted them."""
-    return ENTRY_BYTES + sum(len(value) for name, value in fields.items() if name not in b"ntsw")
+    return ENTRY_BYTES + sum(map(len, fields.values())) - sum([len(fields.get(name, b"")) for name in _HEAD])
 
 
 def pairs(flat: list[bytes]) -> dict[bytes, bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from streamworker.postgres import offsets
+from streamworker.postgres import offsets, ordinary
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.offsets import Offset
 from streamworker.postgres.ordinary import sort_out
@@ -142,7 +142,11 @@ def history(seed: int) -> list[list[Raw]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_short_way_comes_to_the_same(sql: asyncpg.Connection, seed: int) -> None:
+async def test_the_short_way_comes_to_the_same(
+    sql: asyncpg.Connection, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every second time there are more moments than jobs of an update may share.
+    monkeypatch.setattr(ordinary, "MOST_MOMENTS", 200 if seed % 2 else 2)
     found, counted = [], []
     for short in (True, False):
         desk = await desk_of(sql, short=short)
@@ -154,7 +158,7 @@ async def test_the_short_way_comes_to_the_same(sql: asyncpg.Connection, seed: in
     assert counted[0] == counted[1]
     assert len(found[0][0]) == 29
     sorted_out = [sort_out(batch_of(entries), "shop") for entries in history(seed)]
-    assert sum(ordinary.jobs for ordinary, _ in sorted_out) > sum(len(odd) for _, odd in sorted_out) > 0
+    assert sum(made.jobs for made, _ in sorted_out) > sum(len(odd) for _, odd in sorted_out) > 0
 
 
 @pytest.mark.parametrize(
@@ -195,3 +199,42 @@ async def test_a_job_that_is_there_already_is_looked_up(sql: asyncpg.Connection)
     assert (written.jobs, written.moves, written.differing) == (1, 1, 1), (
         "the second one came at another time"
     )
+
+
+@pytest.mark.parametrize("most", [200, 2, 1])
+async def test_jobs_that_end_together_keep_their_own_moments(
+    sql: asyncpg.Connection, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordinary, "MOST_MOMENTS", most)
+    first, second, third, fourth = map(job_id, range(1, 5))
+
+    async def not_asked(_: object) -> None:
+        raise AssertionError("Postgres is told, not asked")
+
+    def begun(job: str, fence: int) -> str:
+        return f"{job} claimed processing 1 1 0 3 0 {fence} {NOON} started at=-25"
+
+    found = []
+    for short in (True, False):
+        desk, journal = await desk_of(sql, short=short), Journal()
+        if short:
+            monkeypatch.setattr(desk.writer, "_sort", not_asked)
+        await desk.write(journal.enqueued(first, second, third, fourth, p1=ENV, p2=ENV, p3=ENV, p4=ENV))
+        await desk.write(journal.entry(claimed(first), f"{second} = 8", f"{third} = 9"))
+        written = await desk.write(
+            journal.entry(begun(first, 7), after_ms=100),
+            journal.entry(begun(second, 8), after_ms=100),
+            journal.entry(claimed(fourth, fence=10)),
+            journal.entry(
+                f"{first} processing succeeded 1 1 0 4 0 0 0 returned fence=7", f"{second} = 8", r2=RESULTS[1]
+            ),
+            journal.entry(succeeded(third, fence=9), f"{fourth} = 10 -3"),
+        )
+        assert (written.jobs, written.moves, written.differing) == (4, 9, 0)
+        found.append(await desk.all())
+
+    assert found[0] == found[1]
+    rows = await sql.fetch(
+        "SELECT extract(epoch FROM finished_at - started_at) * 1000 FROM streamworker.jobs"
+    )
+    assert sorted(int(row[0]) for row in rows) == [3, 3, 27, 127]
