@@ -15,6 +15,20 @@ local marker = ARGV[2]                   -- of the mirror, as the caller knows i
 local script = 'enqueue'
 -- include: fragments/base.lua
 
+local function finish(replies)           -- what every call ends with, once its jobs are written
+  if #lines > 0 then
+    add_event(script, '-')
+  elseif next(counters) then
+    redis.call('PERSIST', FENCE)         -- a refusal is counted under OOM as well (R31)
+  end
+  for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
+  local stands = switch.on and switch.marker or ''
+  if stands ~= marker then replies[#replies + 1] = 'MARKER ' .. stands end
+  return replies
+end
+
+-- include: fragments/enqueue_ordinary.lua
+
 local function enqueue()                 -- one function, for what is said in exchange.lua
 -- include: fragments/gates.lua
 -- include: fragments/turnstile.lua
@@ -22,15 +36,7 @@ local function enqueue()                 -- one function, for what is said in ex
 -- include: fragments/enqueue_rows.lua
   write_accepted()
   tell_parked(replies)
-  if #lines > 0 then
-    add_event(script, '-')
-  elseif next(counters) then
-    redis.call('PERSIST', FENCE)         -- a refusal is counted under OOM as well (R31)
-  end
-  for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
-  local stands = on and switch.marker or ''
-  if stands ~= marker then replies[#replies + 1] = 'MARKER ' .. stands end
-  return replies
+  return finish(replies)
 end
 
-return enqueue()
+return enqueue_ordinary() or enqueue()

@@ -1,9 +1,10 @@
 -- enqueue_rows: the decisions of a whole call, row by row; nothing is written yet. Leaves `on` and `replies`, or has
 -- returned the one word that refuses the call. See enqueue.lua.
 local on = mirrored('declared:admission', 'throttles')
-if switch[1] or switch[2] then
+local declared, throttles = switch[1] or '', switch[2] or ''     -- '' by an app whose lanes have no bounds
+if declared ~= '' or throttles ~= '' then
 -- include: fragments/admission.lua
-  door = open_door(switch[1] or '', switch[2] or '')
+  door = open_door(declared, throttles)
 end
 if switch.restoring or (marker ~= '' and switch.marker ~= marker and switch.marker ~= 'off') then
   return 'RESTORING'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.lua import (
     test_claim,
     test_log_lines,
+    test_mirror_log,
     test_ordinary,
     test_payload,
     test_plan,
@@ -16,6 +17,7 @@ from tests.lua.mutating import Mutation, of
 ORDINARY = "fragments/ordinary.lua"
 CLAIM = "fragments/claim_ordinary.lua"
 SETTLE = "fragments/settle_ordinary.lua"
+ENQUEUE = "fragments/enqueue_ordinary.lua"
 RECORD = "fragments/record.lua"
 COMMIT = "fragments/commit.lua"
 READ = "fragments/claim_step.lua"
@@ -105,6 +107,29 @@ MUTATIONS = [
              test_ordinary.test_a_job_that_is_settled_twice_in_a_call_ends_once),
     Mutation(COMMIT, "  write_effects()\n  write_records()\n  clean_up()\n",
              "  clean_up()\n  write_effects()\n  write_records()\n", cut_off("settle: ordinary")),
+    # --- which calls enqueue ordinary jobs
+    Mutation(ENQUEUE, "if args[i + 4] ~= '' or seen[id]", "if seen[id]",
+             test_ordinary.test_a_call_with_one_special_job_does_right_by_all),
+    Mutation(ENQUEUE, "if args[i + 4] ~= '' or seen[id]", "if args[i + 4] ~= ''",
+             test_ordinary.test_a_job_that_is_sent_twice_in_a_call_is_one),
+    Mutation(ENQUEUE, "(switch[1] or '') ~= '' or ", "",
+             test_ordinary.test_a_lane_that_is_full_takes_no_ordinary_job_either),
+    Mutation(ENQUEUE, " or (switch[2] or '') ~= '' then", " then",
+             test_ordinary.test_a_throttle_holds_for_ordinary_jobs),
+    Mutation(ENQUEUE, "if switch.restoring or marker", "if marker",
+             test_mirror_log.test_everybody_is_refused_until_redis_is_restored),
+    Mutation(ENQUEUE, " or marker ~= '' and switch.marker ~= marker then", " then",
+             test_mirror_log.test_whoever_knows_the_marker_is_refused_while_it_is_gone_or_another),
+    Mutation(ENQUEUE, "  if on and switch.bound\n", "  if false\n",
+             test_ordinary.test_a_log_that_is_full_takes_no_ordinary_job),
+    Mutation(ENQUEUE, "    if there[i] then return false end\n", "",
+             of(test_ordinary.test_a_job_that_is_there_is_not_enqueued_again, 1)),
+    Mutation(ENQUEUE, "if task ~= same.task or lane ~= same.lane then", "if lane ~= same.lane then",
+             test_ordinary.test_jobs_of_several_tasks_and_lanes_are_told_and_counted_apart),
+    Mutation(ENQUEUE, "if task ~= same.task or lane ~= same.lane then", "if task ~= same.task then",
+             test_ordinary.test_jobs_of_several_tasks_and_lanes_are_told_and_counted_apart),
+    Mutation(ENQUEUE, "    if on then\n", "    if false then\n",
+             test_ordinary.test_a_mirror_is_told_the_envelope_of_each),
     # --- the lines
     Mutation(CLAIM, " and said.head == CLAIMED then", " then",
              test_ordinary.test_a_claim_after_one_with_other_numbers_has_a_line_of_its_own),

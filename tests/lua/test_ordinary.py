@@ -283,3 +283,91 @@ def test_calls_of_any_length_leave_the_same(valkey_shard: Shard, count: int) -> 
     assert (record.status, record.version, record.text("re")) == ("succeeded", 4, "7")
     assert shard.stats()["in_flight:normal"] == 0
     assert shard.look().streams["lane:normal"] == {}
+
+
+# --- new jobs ----------------------------------------------------------------------------------------------
+
+
+def test_jobs_of_several_tasks_and_lanes_are_told_and_counted_apart(shard: Shard) -> None:
+    rows = [("a", "normal", "add"), ("b", "normal", "add"), ("c", "normal", "pack"), ("d", "other", "pack")]
+
+    shard.enqueue(*(job(name, lane=lane, task=task) for name, lane, task in rows))
+
+    assert lines_of(shard) == [b"a + add normal", b"b +", b"c + pack normal", b"d + pack other"]
+    stats = shard.stats()
+    assert (stats["queued:normal"], stats["queued:other"]) == (3, 1)
+    assert (stats["enqueued:normal:add"], stats["enqueued:normal:pack"], stats["enqueued:other:pack"]) == (
+        2,
+        1,
+        1,
+    )
+    assert [claim.envelope for claim in shard.claim(plan=plan_of("other"))] == [b"env of d"]
+
+
+def test_a_job_that_is_sent_twice_in_a_call_is_one(shard: Shard) -> None:
+    assert shard.enqueue(job("a"), job("b"), job("a")) == ["ACCEPTED"] * 3
+
+    assert len(shard.look().streams["lane:normal"]) == 2
+    assert shard.stats()["queued:normal"] == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_job_that_is_there_is_not_enqueued_again(shard: Shard, others: int) -> None:
+    claim = shard.take("j")
+
+    assert set(shard.enqueue(job("j"), *(job(f"k{n}") for n in range(others)))) == {"ACCEPTED"}
+
+    shard.check("j", status="claimed")
+    assert len(shard.look().streams["lane:normal"]) == 1 + others
+    assert shard.settle(claim, SUCCESS) == "OK"
+
+
+def test_a_call_with_one_special_job_does_right_by_all(shard: Shard) -> None:
+    assert shard.enqueue(job("a"), job("b", delay_ms=500), job("c")) == [
+        "ACCEPTED",
+        f"SCHEDULED {shard.now + 500}",
+        "ACCEPTED",
+    ]
+
+    assert [claim.job_id for claim in shard.claim()] == ["a", "c"]
+
+
+def test_a_lane_that_is_full_takes_no_ordinary_job_either(shard: Shard) -> None:
+    shard.declare(admission="depth normal 1 reject")
+
+    replies = shard.enqueue(job("a"), job("b"))
+
+    assert [reply.split(" ")[0] for reply in replies] == ["ACCEPTED", "REJECTED"]
+
+
+def test_a_throttle_holds_for_ordinary_jobs(shard: Shard) -> None:
+    shard.tune("throttle", "lane:normal", "1,1000,1 reject")
+
+    replies = shard.enqueue(job("a"), job("b"))
+
+    assert [reply.split(" ")[0] for reply in replies] == ["ACCEPTED", "REJECTED"]
+
+
+@pytest.mark.parametrize("declared", ["", "depth other 5 reject"])
+def test_bounds_of_nobody_and_of_others_change_nothing(shard: Shard, declared: str) -> None:
+    shard.declare(admission=declared)
+
+    assert shard.enqueue(job("a"), job("b")) == ["ACCEPTED", "ACCEPTED"]
+
+
+def test_a_log_that_is_full_takes_no_ordinary_job(shard: Shard) -> None:
+    words = ("mirror", "m1", "mirror_bound", "80")
+    shard.redis("HSET", shard.keys.policies, *words)
+    shard.enqueue(job("a"), job("b"))
+
+    assert shard.enqueue(job("c"), job("a"))[:2] == ["REJECTED 1000 log_full", "ACCEPTED"]
+    assert shard.enqueue(job("d"))[0] == "REJECTED 1000 log_full"
+
+
+def test_a_mirror_is_told_the_envelope_of_each(shard: Shard) -> None:
+    shard.redis("HSET", shard.keys.policies, "mirror", "m1")
+
+    assert shard.enqueue(job("a"), job("b")) == ["ACCEPTED", "ACCEPTED", "MARKER m1"]
+
+    newest = list(shard.look().streams["events"].values())[-1]
+    assert events.parts(newest) == {1: {"p": b"env of a"}, 2: {"p": b"env of b"}}

@@ -70,16 +70,17 @@ class Copies:
             for path in each.rglob("*.lua"):
                 text = path.read_text(encoding="utf-8")
                 path.write_text(text.replace(", '*', ", ", redis.call('INCR', tag .. ':ids') .. '-1', "))
-        self._change(self.long, "  return texts[id] or records[id] ~= nil\n", "  return true\n")
-        self._change(
-            self.short,
-            "  local n = #list\n",
-            "  local n = #list\n  bump(list == open_texts and 'short:claims' or 'short:ends', 1)\n",
-        )
+        ordinary, enqueue = "fragments/ordinary.lua", "enqueue.lua"
+        self._change(self.long / ordinary, "  return texts[id] or records[id] ~= nil\n", "  return true\n")
+        self._change(self.long / enqueue, "return enqueue_ordinary() or enqueue()", "return enqueue()")
+        counted = "  bump(list == open_texts and 'short:claims' or 'short:ends', 1)\n"
+        self._change(self.short / ordinary, "  local n = #list\n", "  local n = #list\n" + counted)
+        counted = "  bump('short:enqueues', #names)\n"
+        names = "  if not all_are_taken(on, names) then return nil end\n"
+        self._change(self.short / "fragments/enqueue_ordinary.lua", names, names + counted)
         self._composed: dict[Path, dict[str, lua.Script]] = {self.short: {}, self.long: {}}
 
-    def _change(self, folder: Path, old: str, new: str) -> None:
-        path = folder / "fragments" / "ordinary.lua"
+    def _change(self, path: Path, old: str, new: str) -> None:
         text = path.read_text(encoding="utf-8")
         assert text.count(old) == 1
         path.write_text(text.replace(old, new), encoding="utf-8")
@@ -132,7 +133,7 @@ class Story:
             self.enqueue: 9, self.claim: 4, self.settle: 5, self.exchange: 9, self.cancel: 1, self.watch: 1,
             self.time: 1, self.pause: 1, self.resume: 5, self.twin: 2, self.deliver: 1, self.mirror: 1,
             self.recover: 1, self.forget: 1, self.damage: 1, self.heartbeat: 1, self.regroup: 1,
-            self.session: 1, self.repair: 1,
+            self.session: 1, self.repair: 1, self.bound: 1,
         }  # fmt: skip
         (action,) = self.random.choices(list(actions), list(actions.values()))
         return action.__name__, action()
@@ -140,18 +141,24 @@ class Story:
     # --- the short way, and what stands in it
 
     def enqueue(self) -> object:
+        """Jobs of which all are plain or some are not, at times one that is there or comes twice."""
         jobs = []
+        plain = self.random.random() < 0.5
         for _ in range(self.random.randint(1, 8)):
             name = f"j{len(self.names)}"
+            if self.random.random() < 0.05:
+                name = self.pick()
             self.names.append(name)
             special: dict[str, Any] = {}
-            if self.random.random() < 0.2:
+            if not plain and self.random.random() < 0.4:
                 special |= self.random.choice(SPECIAL)
-            if self.random.random() < 0.2:
+            if not plain and self.random.random() < 0.4:
                 special |= {"key_id": f"add::{name}", "fingerprint": "f"}
             lane, task = self.random.choice(LANES), self.random.choice(("add", "pack"))
             jobs.append(job(name, lane=lane, task=task, **special))
-        return self.shard.enqueue(*jobs)
+        rows = [word for one in jobs for word in one.row()]
+        marker = self.random.choice(("", "", "", "m1"))
+        return self.shard.send(scripts.enqueue(clock=self.shard.clock, marker=marker, rows=rows))
 
     def claim_words(self) -> dict[str, Any]:
         """Few slots or many, for two lanes in any order, and with what was delivered to a reader."""
@@ -208,7 +215,13 @@ class Story:
     # --- what happens beside it
 
     def mirror(self) -> None:
-        self.shard.redis("HSET", self.shard.keys.policies, "mirror", self.random.choice(("m1", "off")))
+        words = ("mirror", self.random.choice(("m1", "off")), "mirror_bound", self.random.choice((99, 10**7)))
+        self.shard.redis("HSET", self.shard.keys.policies, *words)
+
+    def bound(self) -> object:
+        """A lane takes few jobs from now on, or all."""
+        rules = self.random.choice(("depth normal 5 backlog\nbacklog normal 9 reject", "", ""))
+        return self.shard.declare(admission=rules)
 
     def pick(self) -> str:
         return self.random.choice(self.names) if self.names else "nobody"
@@ -287,7 +300,7 @@ def state_of(shard: Shard, counted: Counter[str] | None = None) -> dict[str, Any
     state = now.without_times()
     state["lives"] = {name: round(ttl / 90_000) for name, ttl in now.ttls.items()}
     stats = state["hashes"].get("stats", {})
-    for name in ("short:claims", "short:ends"):
+    for name in ("short:enqueues", "short:claims", "short:ends"):
         count = int(stats.pop(name.encode(), 0))
         if counted is not None:
             counted[name] = count
@@ -302,6 +315,7 @@ def test_histories_leave_what_they_leave_without_the_short_way(
     for seed in range(number * HISTORIES, (number + 1) * HISTORIES):
         counted += differ(copies.pair(valkey_shard), seed)
 
+    assert counted["short:enqueues"] > 20, counted
     assert counted["short:claims"] > 40, counted
     assert counted["short:ends"] > 10, counted
 
