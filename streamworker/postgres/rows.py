@@ -146,7 +146,9 @@ FROM {_from_arrays(_FILLED, 2)} WHERE j.id = u.id AND j.namespace = $1
 """  # noqa: S608
 
 #: Moves of jobs that stand as the lines of the log say: `u` is one of them, `w` what many have in common. The
-#: ids come as one text with commas between, as in KNOWN_JOBS.
+#: ids come as one text with commas between, as in KNOWN_JOBS. Each job is looked up by its id: `n` compared
+#: thrice makes the planner expect few rows, and `|| ''` keeps it from `jobs_open`. It often knows nothing of
+#: how many are open, and would read all of them for each batch.
 UPDATE_ORDINARY = f"""
 UPDATE streamworker.jobs j SET
     attempt = w.attempt, starts = w.starts, strikes = w.strikes, version = w.version, fence = u.fence,
@@ -164,9 +166,9 @@ FROM unnest(string_to_array($2, ','), $3::bigint[], $4::bigint[], $5::bigint[], 
 JOIN unnest($9::integer[], $10::integer[], $11::integer[], $12::integer[], $13::integer[], $14::integer[],
             $15::text[], $16::text[], $17::text[], $18::bigint[], $19::bigint[]) WITH ORDINALITY
     AS w(before, epoch, version, attempt, starts, strikes, status, reason, worker, updated, started, n)
-    ON w.n = u.n
+    ON w.n = u.n AND w.n + 0 = u.n + 0 AND w.n + 1 = u.n + 1
 WHERE j.id = u.id::uuid AND j.namespace = $1 AND j.epoch = w.epoch AND j.version = w.before
-  AND j.status NOT IN ('succeeded', 'failed_terminal')
+  AND j.status || '' NOT IN ('succeeded', 'failed_terminal')
 """  # noqa: S608
 
 _updated_values = attrgetter(*(each.attribute for each in _UPDATED))

@@ -14,6 +14,7 @@ from streamworker.postgres.batch import Batch
 from streamworker.postgres.offsets import Offset
 from streamworker.postgres.ordinary import sort_out
 from streamworker.postgres.ready import make_ready
+from streamworker.postgres.rows import UPDATE_ORDINARY
 from streamworker.postgres.writer import Writer, Written
 from tests.postgres.journal import NOON, Journal, claimed, failed, job_id, replayed, retried, succeeded
 
@@ -238,3 +239,22 @@ async def test_jobs_that_end_together_keep_their_own_moments(
         "SELECT extract(epoch FROM finished_at - started_at) * 1000 FROM streamworker.jobs"
     )
     assert sorted(int(row[0]) for row in rows) == [3, 3, 27, 127]
+
+
+async def test_jobs_are_looked_up_by_their_ids_however_many_others_are_open(sql: asyncpg.Connection) -> None:
+    desk, journal = await desk_of(sql, short=True), Journal()
+    ids = [job_id(number) for number in range(2000)]
+    await desk.write(journal.enqueued(*ids))
+    claims = [
+        journal.entry(*map(claimed, ids[first : first + 50]), actor=f"worker-{first}")
+        for first in range(0, 2000, 50)
+    ]
+    made, odd = sort_out(batch_of(claims), "shop")
+    assert not odd
+    assert len(made.updates.shared) == 40
+
+    plan = await sql.fetch("EXPLAIN " + UPDATE_ORDINARY, "shop", *made.updates.arguments())
+
+    told = "\n".join(row[0] for row in plan)
+    assert "Index Scan using jobs_pkey" in told
+    assert "jobs_open" not in told
