@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-#: Objects made beyond those dropped since the collector's last look, by default: Python says 700 or 2,000. A failed
-#: handler may leave a cycle that holds its arguments, so it is no more than a busy worker needs.
+#: Objects made beyond those dropped since the collector's last look, by default: Python says 700 or 2,000. A
+#: failed handler may leave a cycle that holds its arguments, so it is no more than a busy worker needs.
 THRESHOLD = 10_000
 
 
