@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+from streamworker.worker.reader import BLOCK_MS
 from tests.chaos.bench import Bench
 from tests.chaos.conftest import LEASE
 from tests.waiting import wait_until
 
 #: Seconds that a lock lives without a renewal.
 TTL = 1.0
+#: Seconds that a worker's read blocks, and a little.
+READ = BLOCK_MS / 1000 + 0.2
 #: What a busy machine may take; less than the lease, whose end would free the lock as well.
 MARGIN = 6.0
 
@@ -54,7 +57,10 @@ def test_a_holder_that_comes_back_too_late_frees_nobody_elses_lock(kind: str) ->
         victim = bench.wait_running(first)
         token = holder(bench)[1]
         bench.freeze(victim)
+        frozen = time.monotonic()
         wait_until(lambda: holder(bench) == ("", 0), what="the lock has run out")
+        # As long as a read of the frozen one is blocked, what comes may go to it, and wait for its lease.
+        wait_until(lambda: time.monotonic() - frozen > READ, what="its blocked read has ended")
         second = bench.enqueue("locked", {"order": 7, "ttl": 30.0})
         bench.wait_running(second)
         bench.thaw(victim)

@@ -13,8 +13,9 @@ from streamworker.core import garbage
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """As it was, afterwards."""
+    """As Python has it, and afterwards as it was."""
     before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
     yield
     gc.unfreeze()
     gc.set_threshold(*before)
