@@ -335,4 +335,4 @@ class Request:
 
     task: str
     args: Mapping[str, Any]
-    options: Options = Options()
+    options: Options = NO_OPTIONS

@@ -19,7 +19,7 @@ from streamworker.demo.ledger import Account, Ledger, settle_account
 from streamworker.demo.report import Progress, Snapshot
 from streamworker.embedded import EmbeddedServer
 from streamworker.ops import inspect
-from streamworker.request import Options, new_job
+from streamworker.request import NO_OPTIONS, new_job
 from streamworker.store.queue import Queue
 from streamworker.store.scripts import NewJob
 
@@ -114,7 +114,7 @@ def _cancelling() -> bool:
 def order(number: int) -> NewJob:
     """The job that the shop's customer number so and so causes."""
     if number % 400 == 7:  # a producer that does not know the task's arguments
-        return new_job("send_email", {"recipient": f"customer-{number}@shop.example"}, Options())
+        return new_job("send_email", {"recipient": f"customer-{number}@shop.example"}, NO_OPTIONS)
     match number % 10:
         case 0 | 1 | 2:
             cents = -1 if number % 200 == 1 else 100 + number % 9_900
