@@ -44,6 +44,11 @@ local function mirrored(...)             -- whether a mirror is on, so that the 
   return switch.on
 end
 
+local function log_at_bound()            -- nobody may enqueue; asked after `mirrored`
+  return switch.on and switch.bound
+    and tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound)
+end
+
 local function tell(kind, value)         -- beside the line that was written last
   extras[#extras + 1] = kind .. format('%d', #lines)
   extras[#extras + 1] = value

@@ -14,11 +14,10 @@ local function names_of_ordinary()       -- of the records, if all may be such j
   return n > 0 and n <= CHUNK and names
 end
 
-local function all_are_taken(on, names)  -- no bound, no loss of Redis, and nobody there
+local function all_are_taken(names)      -- no bound, no loss of Redis, and nobody there
   if (switch[1] or '') ~= '' or (switch[2] or '') ~= '' then return false end
   if switch.restoring or marker ~= '' and switch.marker ~= marker then return false end
-  if on and switch.bound
-    and tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound) then return false end
+  if log_at_bound() then return false end
   local there = redis.call('MGET', unpack(names))
   for i = 1, #names do
     if there[i] then return false end
@@ -30,7 +29,7 @@ local function enqueue_ordinary()
   local names = names_of_ordinary()
   if not names then return nil end
   local on = mirrored('declared:admission', 'throttles')
-  if not all_are_taken(on, names) then return nil end
+  if not all_are_taken(names) then return nil end
   local args, records, replies, at, same = ARGV, {}, {}, 3, {}
   for i = 1, #names do
     local id, task, lane, env, more = args[at], args[at + 1], args[at + 2], args[at + 3], ' +'

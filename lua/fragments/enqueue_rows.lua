@@ -9,9 +9,7 @@ end
 if switch.restoring or (marker ~= '' and switch.marker ~= marker and switch.marker ~= 'off') then
   return 'RESTORING'
 end
-if on and switch.bound then
-  log_is_full = tonumber(redis.call('HGET', STATS, 'log_bytes') or '0') >= tonumber(switch.bound)
-end
+log_is_full = log_at_bound()
 local replies = {}
 local there = find_records(3, 5)
 for i = 3, #ARGV, 5 do

@@ -120,7 +120,7 @@ MUTATIONS = [
              test_mirror_log.test_everybody_is_refused_until_redis_is_restored),
     Mutation(ENQUEUE, " or marker ~= '' and switch.marker ~= marker then", " then",
              test_mirror_log.test_whoever_knows_the_marker_is_refused_while_it_is_gone_or_another),
-    Mutation(ENQUEUE, "  if on and switch.bound\n", "  if false\n",
+    Mutation(ENQUEUE, "  if log_at_bound() then return false end\n", "",
              test_ordinary.test_a_log_that_is_full_takes_no_ordinary_job),
     Mutation(ENQUEUE, "    if there[i] then return false end\n", "",
              of(test_ordinary.test_a_job_that_is_there_is_not_enqueued_again, 1)),

@@ -76,7 +76,7 @@ class Copies:
         counted = "  bump(list == open_texts and 'short:claims' or 'short:ends', 1)\n"
         self._change(self.short / ordinary, "  local n = #list\n", "  local n = #list\n" + counted)
         counted = "  bump('short:enqueues', #names)\n"
-        names = "  if not all_are_taken(on, names) then return nil end\n"
+        names = "  if not all_are_taken(names) then return nil end\n"
         self._change(self.short / "fragments/enqueue_ordinary.lua", names, names + counted)
         self._composed: dict[Path, dict[str, lua.Script]] = {self.short: {}, self.long: {}}
 
