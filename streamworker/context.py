@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError
+from streamworker.core.job import Envelope
 from streamworker.core.limits import Dependency
 
 if TYPE_CHECKING:  # a producer does not load what handlers use
@@ -46,7 +46,8 @@ class Context:
     _dependencies: Dependencies | None = field(default=None, repr=False)
     _locking: Locking | None = field(default=None, repr=False)
     _locks: Locks | None = field(default=None, repr=False)
-    _args: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: The envelope: a handler may change what it was given, and its key stands for what was sent.
+    _sent: bytes = field(default=b"", repr=False)
     _effecting: Effecting | None = field(default=None, repr=False)
     _effects: Effects | None = field(default=None, repr=False)
     _stale: set[str] | None = field(default=None, repr=False)
@@ -117,7 +118,8 @@ class Context:
                 )
             if self._stale is None:
                 self._stale = set()
-            self._effects = self._effecting.effects(self, self._args, self._stale)
+            args = Envelope.decode(self._sent).args if self._sent else {}
+            self._effects = self._effecting.effects(self, args, self._stale)
         return self._effects
 
     @property

@@ -28,6 +28,7 @@ from streamworker.core.errors import (
     LockBusy,
     LockLost,
     StreamworkerError,
+    TransientError,
 )
 from streamworker.flow.renewals import Renewals, ttl_ms
 from streamworker.store import scripts
@@ -248,11 +249,15 @@ class Lock:
             )
             if word == b"OK":
                 self.token, self.deadline, self._lost = int(value), sent + self.ttl, False
+                self._taken = time.monotonic()
                 self._locks.held.append(self)
                 if self._locks.renewals is not None:
-                    self._locks.renewals.add(self)
+                    try:
+                        self._locks.renewals.add(self)
+                    except RuntimeError as error:
+                        await self.release()
+                        raise TransientError(f"the lock {self.name!r} cannot be renewed: {error}") from error
                     self._look()
-                self._taken = time.monotonic()
                 self._locks.told(self.name, waited, self._taken - began)
                 return
             left = int(value) / 1000

@@ -48,12 +48,13 @@ class Renewals:
         self._closed = False
 
     def add(self, lock: Held) -> None:
-        """From now on it is renewed at every third of its time."""
+        """From now on it is renewed at every third of its time. Raises RuntimeError when no thread can."""
         with self._changed:
-            self._due[lock] = time.monotonic() + lock.ttl / 3
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="streamworker-locks", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="streamworker-locks", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._due[lock] = time.monotonic() + lock.ttl / 3
             self._changed.notify()
 
     def drop(self, lock: Held) -> None:

@@ -62,7 +62,7 @@ class HandWorker:
             freed=self._freed,
             called=lambda dependency, result, _: self._calls.count(dependency, result),
         )
-        self._runner.handlers.state = state
+        self._runner.enter(state)
         self._session = 0
         self._held: dict[str, Running] = {}
         self._outbox: list[Running] = []

@@ -25,7 +25,7 @@ from streamworker.flow.locks import Asked
 from streamworker.flow.renewals import Renewals
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
-from streamworker.telemetry import logs
+from streamworker.telemetry import loggers, logs
 from streamworker.worker import wire
 from streamworker.worker.origin import Origin
 from streamworker.worker.runner import Runner
@@ -55,6 +55,7 @@ def main(descriptor: int, parent: int) -> None:
         link.sendall(wire.frame({"is": "unloadable"}, _text(error)))
         return
     logs.adopt(hello["log"])
+    loggers.shield()
     asyncio.run(_Child(app, link).serve())
 
 
@@ -105,7 +106,7 @@ class _Child:
         )
         try:
             async with self._app, self._app.lifespan(self._app) as state:
-                runner.handlers.state = state
+                runner.enter(state)
                 self._app.cache.loop = asyncio.get_running_loop()
                 self._tell({"is": "ready"})
                 await self._obey(reader, runner)

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,11 @@ from streamworker.flow.dependency import Dependencies, Result, Told
 from streamworker.flow.locks import Locking, LockTold
 from streamworker.flow.renewals import Renewals
 from streamworker.request import current_correlation_id
+from streamworker.store.caller import backoff
 from streamworker.task import Task
 from streamworker.worker.running import Running
+
+log = logging.getLogger("streamworker.worker")
 
 #: Connections to Postgres that handlers of a process may have at once.
 MOST_CONNECTIONS = 16
@@ -36,13 +40,16 @@ class Handlers:
         app: App,
         threads: int,
         *,
+        begun: Callable[[Running, Task[..., Any]], None],
         thread_ended: Callable[[Running], None],
         called: Told | None = None,
         locked: LockTold | None = None,
         renewals: Renewals | None = None,
     ) -> None:
-        """`thread_ended` is told in the loop when a handler's thread is free; for the rest see Runner."""
+        """`begun` is told when a plain function has its thread, `thread_ended`, in the loop too, when that is
+        free again; for the rest see Runner."""
         self._app = app
+        self._begun = begun
         self._thread_ended = thread_ended
         self._called = called
         self._dependencies = Dependencies(app.dependencies, self._tell_call)
@@ -72,7 +79,7 @@ class Handlers:
             None if envelope.tick is None else task.moment(envelope.tick),
             _dependencies=self._dependencies,
             _locking=self._locking,
-            _args=envelope.args,
+            _sent=claim.envelope,
             _effecting=self.effecting,
             _cache=self._app.cache,
         )
@@ -83,7 +90,7 @@ class Handlers:
             else:
                 value = await self._in_thread(running, task, context, envelope.args)
         except Exception as error:
-            value = await self._first_result(error, task, context, envelope.args)
+            value = await self._first_result(error, task, context, claim.envelope)
             if value is None:
                 raise
         finally:
@@ -91,12 +98,13 @@ class Handlers:
         return context.recorded if value is None else value
 
     async def _first_result(
-        self, error: Exception, task: Task[..., Any], context: Context, args: dict[str, Any]
+        self, error: Exception, task: Task[..., Any], context: Context, sent: bytes
     ) -> Duplicate | None:
         """What the first one came to, if the error says that the effect is there, and its loader finds it."""
         loader = loader_for(error, task.policy.duplicate_on) if task.policy.duplicate_on else None
         if loader is None:
             return None
+        args = Envelope.decode(sent).args  # as they were sent: the handler may have changed its own
         call = partial(contextvars.copy_context().run, loader, context, **args)
         found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
         return None if found is None else Duplicate(found)
@@ -105,12 +113,31 @@ class Handlers:
         self, running: Running, task: Task[..., Any], context: Context, args: dict[str, Any]
     ) -> Any:
         call = partial(contextvars.copy_context().run, task.handler, context, **args)
-        running.thread = self._threads.submit(_caught, call)
+        running.thread = await self._thread_for(running, call)
+        self._begun(running, task)
         running.thread.add_done_callback(lambda _: self._in_loop(self._thread_ended, running))
         value, error = await asyncio.wrap_future(running.thread)
         if error is not None:
             raise error
         return await value if inspect.isawaitable(value) else value
+
+    async def _thread_for(self, running: Running, call: Callable[[], Any]) -> Future[Any]:
+        """Have it called in a thread, once one can be started: that none can be is no fault of the job's."""
+        failures = 0
+        while True:
+            # The pool keeps a call for which it could not start a thread, and makes it when another is free.
+            future: Future[Any] = Future()
+            try:
+                self._threads.submit(_make, future, call)
+            except RuntimeError as error:
+                if not future.cancel():  # another one was free meanwhile
+                    return future
+                failures += 1
+                if failures == 1:
+                    log.error("job %s waits for a thread: %s", running.claim.job_id, error)
+                await asyncio.sleep(backoff(failures))
+            else:
+                return future
 
     def _gates_of(self, task: str) -> Gates | None:
         return self._app.tasks[task].gates
@@ -135,6 +162,12 @@ class Handlers:
         """Let go of the threads; one that still runs a handler cannot be stopped (R23)."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._locking.close()
+
+
+def _make(future: Future[Any], call: Callable[[], Any]) -> None:
+    """Make the call, unless nobody waits for it any more."""
+    if future.set_running_or_notify_cancel():
+        future.set_result(_caught(call))
 
 
 def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

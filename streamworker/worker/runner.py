@@ -7,8 +7,9 @@ than everything else the worker does for it.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -76,11 +77,15 @@ class Runner:
         self._quiet = quiet
         self._said_here = False
         self._loop = asyncio.get_running_loop()
+        # What each handler begins with. The loop's own way, the context of whoever creates a task, would give
+        # it that of the call in which the connection was made, which may be another job's (cpython#140947).
+        self._context = contextvars.copy_context()
         self._fitness = Fitness(app)
         #: To be closed with the runner: its `effecting`, which may have connections.
         self.handlers = Handlers(
             app,
             threads,
+            begun=self._begun,
             thread_ended=self._free_after_thread,
             called=called,
             locked=locked,
@@ -89,12 +94,17 @@ class Runner:
         #: What operators have set of the tasks' retries.
         self.retries = RetryOverrides()
 
+    def enter(self, state: Any) -> None:
+        """The app has started: handlers get the state that its lifespan yielded, and the context of here."""
+        self.handlers.state = state
+        self._context = contextvars.copy_context()
+
     def start(self, running: Running) -> bool:
         """Begin one claim. False: it ended at once, without taking a slot."""
         claim = running.claim
         if claim.bury:
             running.occupies = True
-            running.handler = self._loop.create_task(self._bury(running))
+            running.handler = self._create(self._bury(running))
             return True
         task = self._fitness.judge(running)
         if not isinstance(task, Task):
@@ -107,14 +117,18 @@ class Runner:
             running.stop_reason = Stop.EXPIRED
         house = self._quarantine if running.apart else self._processes if task.policy.in_process else None
         if house is None:
-            self._begun(running, task)
+            if task.is_async:  # else once there is a thread
+                self._begun(running, task)
             work = self._run(running, task, envelope)
         else:
             running.away = True
             work = self._run_away(running, task, envelope, house)
         running.occupies = True
-        running.handler = self._loop.create_task(work)
+        running.handler = self._create(work)
         return True
+
+    def _create(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(work, context=self._context.copy())
 
     def _begun(self, running: Running, task: Task[..., Any]) -> None:
         """The handler takes its first step: its time runs."""
@@ -138,7 +152,8 @@ class Runner:
             if not running.apart:
                 running.away = False
                 self._say_here(error)
-                self._begun(running, task)
+                if task.is_async:
+                    self._begun(running, task)
                 await self._run(running, task, envelope)
                 return
             outcome = Release(Reason.NO_SLOT)  # a suspect runs here alone, or not at all

@@ -62,7 +62,8 @@ def listen(worker: Worker, *, supervised: bool) -> None:
 
 def _leave(worker: str) -> None:
     log.error("worker %s: did not end within %g s of the second signal; leaving", worker, AT_ONCE_SECONDS)
-    logging.shutdown()
+    with suppress(Exception):
+        logging.shutdown()
     os._exit(1)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConfigurationError
 from streamworker.settings import Endpoint
+from streamworker.telemetry import loggers
 from streamworker.worker.brood import Child, Place
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run until a signal. Returns 0, or 1 when a child had to be killed or ended otherwise."""
+        loggers.shield()
         return asyncio.run(self._run())
 
     async def _run(self) -> int:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 import anyio
@@ -19,6 +19,7 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
+from streamworker.telemetry import loggers
 from streamworker.worker import origin, own_loop
 from streamworker.worker.farewell import farewell
 from streamworker.worker.identity import new_worker_id
@@ -119,9 +120,9 @@ class Worker:
         # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
         # would wait for them for ever. All that can be told to Redis has been told.
         log.warning("worker %s: %s did not end; leaving without them", self.id, who)
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for last in (logging.shutdown, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream)):
+            with suppress(Exception):  # nobody reads it, or a handler of the app's cannot be closed
+                last()
         os._exit(self._code)
 
     def stop(self) -> None:
@@ -151,6 +152,7 @@ class Worker:
 
         Raises ConfigurationError the second time: two lives under one name would be taken for one.
         """
+        loggers.shield()
         if self._pid != os.getpid():  # made before a fork: both sides would have the same name (R7, R27)
             self.id, self._pid, self._served = new_worker_id(), os.getpid(), False
             self._starting = Starting()
@@ -163,7 +165,7 @@ class Worker:
                 state = await self._starting.enter(stack, self.app.lifespan(self.app))
             except Stopped:
                 return
-            parts.runner.handlers.state = state
+            parts.runner.enter(state)
             try:
                 await parts.open()
                 self.started.set()
