@@ -170,7 +170,6 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         import redis.asyncio
-        from redis.exceptions import RedisError
 
         check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
@@ -179,7 +178,7 @@ class Link:
         try:
             async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
                 await connection.connect()
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # looking up a name may fail in any way: no thread, no such label
             discard(connection)
             _count(self.errors, error)
             raise no_connection(self.url, error) from None
@@ -228,8 +227,9 @@ class Link:
 
     def _put(self, waiter: asyncio.Future[Any] | Told, arguments: tuple[Argument, ...]) -> None:
         loop = cast(asyncio.AbstractEventLoop, self._loop)
+        data = hiredis.pack_command(cast(Any, arguments))  # first: who has sent nothing must not wait in line
         self._waiting.append((loop.time(), waiter))
-        cast(asyncio.Transport, self._transport).write(hiredis.pack_command(cast(Any, arguments)))
+        cast(asyncio.Transport, self._transport).write(data)
         if self._watch is None:
             self._watch = loop.call_later(self.timeout, self._check_age)
 
@@ -337,7 +337,7 @@ class SyncLink:
         """Send one command and wait for its reply. Raises ConnectionLost or ReplyError."""
         try:
             reply = self._exchange(hiredis.pack_command(cast(Any, arguments)))
-        except OSError as error:
+        except (OSError, hiredis.HiredisError) as error:  # the latter: not Redis at the other end
             self.close()
             _count(self.errors, error)
             raise no_connection(self.url, error) from None
@@ -364,13 +364,12 @@ class SyncLink:
 
     def _connect(self) -> None:
         import redis
-        from redis.exceptions import RedisError
 
         self._pid = os.getpid()
         connection = unconnected(redis, self.url, options(self.timeout))
         try:
             connection.connect()
-        except RedisError as error:
+        except Exception as error:
             _count(self.errors, error)
             raise no_connection(self.url, error) from None
         # redis-py did the handshake; from here on the socket is ours alone.

@@ -20,7 +20,7 @@ from streamworker.core.overrides import RetryOverrides
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import manifest, scripts
-from streamworker.store.caller import Caller, Timed, passes
+from streamworker.store.caller import Caller, Timed, backoff, passes
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
@@ -124,8 +124,10 @@ class Keeper:
                 if failures == 1:
                     log.warning("keeper: %s", error)
             except Exception:
+                failures += 1
                 log.exception("keeper")
-            await self._pause(min(PROMOTE_EVERY, max(WAKE_EVERY, self._opens_in)))
+            next_in = min(PROMOTE_EVERY, max(WAKE_EVERY, self._opens_in))
+            await self._pause(max(next_in, backoff(failures)) if failures else next_in)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -147,17 +149,15 @@ class Keeper:
 
     async def tick(self) -> None:
         """One round: promote always, the rest each sixth of a lease."""
-        await self.promote()
-        await self.wake()
-        await self.drain()
-        await self._gauge.look()
+        for always in (self.promote, self.wake, self.drain, self._gauge.look):
+            await self._unless_refused(always)
         now = asyncio.get_running_loop().time()
         if now < self._next_sweep:
             return
         self._next_sweep = now + self._sweep_every
         for lane in self._lanes:
             for kind in STREAM_SUFFIX:
-                await self.sweep(lane, kind)
+                await self._unless_refused(self.sweep, lane, kind)
         await self._unless_refused(self.repair)
         if now >= self._next_tidy:
             self._next_tidy = now + self._lease_ms / 1000
@@ -170,16 +170,20 @@ class Keeper:
             ):
                 await self._unless_refused(step)
 
-    async def _unless_refused(self, step: Callable[[], Awaitable[None]]) -> None:
-        """A step that the server refuses, to this user or for good, keeps no other from being done."""
+    async def _unless_refused(self, step: Callable[..., Awaitable[None]], *about: str) -> None:
+        """A step that the server refuses, or that fails, keeps no other from being done (asynq#1140)."""
+        name = " ".join((step.__qualname__, *about))
         try:
-            await step()
-        except ReplyError as error:
-            if passes(error):
+            await step(*about)
+        except Exception as error:
+            refused = isinstance(error, ReplyError) and not passes(error)
+            if isinstance(error, StreamworkerError) and not refused:
                 raise
-            if step.__qualname__ not in self._refused:
-                self._refused.add(step.__qualname__)
-                log.warning("keeper: %s is left out: %s", step.__qualname__, error)
+            if name not in self._refused:
+                self._refused.add(name)
+                log.warning("keeper: %s is left out: %s", name, error, exc_info=not refused)
+        else:
+            self._refused.discard(name)
 
     async def promote(self) -> None:
         """Due jobs to ready, until none is left or a sweep is due; each call is short (R32).

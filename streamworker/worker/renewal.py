@@ -56,6 +56,8 @@ class Renewal:
                 break
             except StreamworkerError as error:
                 log.warning("no session with Redis yet: %s", error)
+            except Exception:  # whatever it is: without a session nothing runs any more
+                log.exception("no session with Redis yet")
         self._syncing = None
         self.ready = True
         self._renewed(pending)

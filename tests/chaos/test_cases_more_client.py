@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
-from streamworker import App, Client, Context, ServerUnsuitable, SyncClient
+from streamworker import App, Client, ConnectionLost, Context, ServerUnsuitable, SyncClient
 from streamworker.flow.cache import Cache
 from streamworker.settings import read
-from streamworker.store.connection import SyncLink
+from streamworker.store.connection import Link, SyncLink
 from tests.integration.serving import serving
 from tests.servers import BenchServer
 from tests.waiting import wait_until, wait_until_async
@@ -127,3 +130,72 @@ async def test_a_url_that_one_half_of_redis_py_takes_is_no_url(valkey: BenchServ
     async with Client(valkey.url.replace("redis:", "REDIS:"), app="cases") as client:
         with pytest.raises(ServerUnsuitable):
             await client.enqueue("work", {})
+
+
+# --- what cannot be sent, and what is no answer ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["\ud83d", None], ids=["half a surrogate pair", "None"])
+async def test_what_cannot_be_sent_leaves_the_connection_in_step(valkey: BenchServer, argument: Any) -> None:
+    """Who had sent nothing stood in line: it was given the next answer, and all after it were another's."""
+    link = Link(valkey.url)
+    await link.connect()
+
+    for send in (link.send, lambda *words: link.post(lambda _: None, *words)):
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            send("ECHO", argument)
+
+    assert await asyncio.wait_for(link.call("ECHO", "mine"), 2) == b"mine"
+    await link.close()
+
+
+def _answer_with(text: bytes, times: int) -> int:
+    """A port where so many connections are answered with this text; later ones are refused."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with listener:
+            for _ in range(times):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(text)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("text", [b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x16"])
+async def test_whatever_answers_where_redis_was_is_a_lost_connection(text: bytes) -> None:
+    """A proxy that speaks HTTP, or TLS where none is expected: the heartbeat's connection stayed broken."""
+    port = _answer_with(text, 2)
+    with pytest.raises(ConnectionLost):
+        await Link(f"redis://127.0.0.1:{port}/0", timeout=2).connect()
+    with pytest.raises(ConnectionLost):
+        await asyncio.to_thread(SyncLink(f"redis://127.0.0.1:{port}/0", timeout=2).call, "PING")
+
+
+def test_garbage_in_the_middle_ends_the_connection_of_a_thread_and_the_next_call_has_a_new_one(
+    valkey: BenchServer,
+) -> None:
+    link = SyncLink(valkey.url)
+    assert link.call("PING") == b"PONG"
+    link._reader.feed(b"HTTP/1.1 502 Bad Gateway\r\n")
+
+    with pytest.raises(ConnectionLost):
+        link.call("PING")
+
+    assert link.call("PING") == b"PONG"
+    link.close()
+
+
+@pytest.mark.parametrize("host", ["redis..internal", ".redis", "r" * 70 + ".internal"])
+async def test_a_host_name_that_is_none_is_said_in_one_line(host: str) -> None:
+    """It was a UnicodeError, in the words of a codec, which nobody expects of a connection."""
+    url = f"redis://:s3cret@{host}:6379/0"
+    for connect in (Link(url).connect, lambda: asyncio.to_thread(SyncLink(url).call, "PING")):
+        with pytest.raises((ConnectionLost, ServerUnsuitable)) as refused:
+            await connect()
+
+        assert "s3cret" not in str(refused.value)
+        assert "\n" not in str(refused.value)
