@@ -40,12 +40,15 @@ class Permits:
             self._shared -= 1
             return False
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((lane, turn))
+        entry = lane, turn
+        self._waiting.append(entry)
         try:
             return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give(lane, own=turn.result())
+            else:
+                self._waiting.remove(entry)
             raise
 
     def give(self, lane: str, *, own: bool) -> None:

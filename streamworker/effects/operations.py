@@ -11,17 +11,24 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamworker.core.errors import FencedOut
+
 if TYPE_CHECKING:
     import asyncpg
 
 _ROW = "namespace = $1 AND operation_type = $2 AND idempotency_key = $3 AND step = $4"
-#: Takes the row: inserted, or a buried one of an older claim. Says by set_config how long the transaction may
-#: be silent: a frozen handler's must not keep the next attempt waiting.
+#: Takes the row: inserted, or a buried one of an older claim. A step is not begun once its job is buried.
+#: Says by set_config how long the transaction may be silent: a frozen handler's must not keep the next
+#: attempt waiting.
 _TAKE = """
 INSERT INTO streamworker.processed_operations AS o
     (namespace, operation_type, idempotency_key, step, status, fingerprint, job_id, fence)
 SELECT $1, $2, $3, $4, $5, $6, $7::uuid, $8
 FROM set_config('idle_in_transaction_session_timeout', $9, true)
+WHERE $4 = '' OR NOT EXISTS (
+    SELECT 1 FROM streamworker.processed_operations
+    WHERE namespace = $1 AND operation_type = $2 AND idempotency_key = $3 AND step = ''
+      AND status = 'buried' AND fence >= $8)
 ON CONFLICT (namespace, operation_type, idempotency_key, step) DO UPDATE
     SET status = excluded.status, fingerprint = excluded.fingerprint, job_id = excluded.job_id,
         fence = excluded.fence, updated_at = now()
@@ -79,6 +86,10 @@ class Found:
     def succeeded(self) -> bool:
         return self.status == "succeeded"
 
+    @property
+    def buried(self) -> bool:
+        return self.status == "buried"
+
 
 class Connection(Protocol):
     """What is asked of asyncpg here."""
@@ -99,11 +110,20 @@ async def take(
     fence: int,
     silence_ms: int,
 ) -> Found | None:
-    """Take the step: None, it is ours to do; else what was there. Waits for a rival to come to its end."""
-    taken = await connection.fetchval(
+    """Take the step: None, it is ours to do; else what was there. Waits for a rival to come to its end.
+
+    Raises FencedOut when the job was ended without its effect.
+    """
+    while not await connection.fetchval(
         _TAKE, *subject.of(step), status, fingerprint, job_id, fence, str(silence_ms)
-    )
-    return None if taken else await find(connection, subject, step)
+    ):
+        found = await find(connection, subject, step)
+        if found is not None and not found.buried:
+            return found
+        last = found if not step else await find(connection, subject)
+        if last is not None and last.buried and last.fence >= fence:
+            raise FencedOut(f"job {job_id} was ended without its effect; this claim of it came too late")
+    return None  # also where a row that was in the way has been dropped meanwhile
 
 
 async def find(connection: Connection | asyncpg.Connection, subject: Subject, step: str = "") -> Found | None:

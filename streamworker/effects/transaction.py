@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from streamworker.core import codec
-from streamworker.core.errors import ConfigurationError, FencedOut, OperationConflict
+from streamworker.core.errors import ConfigurationError, OperationConflict
 from streamworker.effects import operations
 from streamworker.effects.operations import Found
 
@@ -139,10 +139,6 @@ class Transaction:
 
     def _find(self, found: Found) -> None:
         effects = self._effects
-        if found.status == "buried":
-            raise FencedOut(
-                f"job {effects.job_id} was ended without its effect; this claim of it came too late"
-            )
         if not found.succeeded:
             raise ConfigurationError(
                 f"{self._step!r} is an operation of this task: name the transaction otherwise"
@@ -171,8 +167,8 @@ class Transaction:
     async def _commit(self) -> None:
         assert self._borrowed is not None
         effects, keys = self._effects, self._effects.stale
-        result = b"" if self.result is None else codec.encode_result(self.result)
         try:
+            result = b"" if self.result is None else codec.encode_result(self.result)
             if result or keys or self.result_ref is not None:
                 await operations.record(
                     self._borrowed.connection,
@@ -182,6 +178,8 @@ class Transaction:
                     result_ref=self.result_ref,
                     cache_keys=keys,
                 )
+            else:  # after a statement that failed, COMMIT rolls back and says nothing
+                await self._borrowed.connection.execute("SELECT 1")
             # Whether a commit that was cut off happened is not known here: the next attempt finds out.
             await self._transaction.commit()
         except BaseException:

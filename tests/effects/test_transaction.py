@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import asyncpg
@@ -318,3 +319,88 @@ async def test_jobs_of_two_entities_with_one_key_are_two(app: App, shop: asyncpg
 
     assert await invoices(shop) == {"o7": 1, "o8": 1}
     assert {row["idempotency_key"] for row in await operations(shop)} == {"order:7:pay", "order:8:pay"}
+
+
+async def test_a_statement_that_failed_and_was_caught_commits_nothing_and_is_no_success(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    """Postgres answers such a COMMIT with a rollback, and says no more than that."""
+
+    @app.task(retry=Retry.never())
+    async def pay(ctx: Context, payment: str) -> Any:
+        async with ctx.transaction() as tx:
+            await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", payment)
+            with contextlib.suppress(asyncpg.DivisionByZeroError):
+                await tx.execute("SELECT 1 / 0")
+
+    async with serving(app):
+        error = await failure(await pay.enqueue("p1"))
+
+    assert "current transaction is aborted" in error.error
+    assert await invoices(shop) == {}
+
+
+async def test_a_statement_that_failed_within_a_savepoint_takes_nothing_else_along(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    @app.task(retry=Retry.never())
+    async def pay(ctx: Context, payment: str) -> Any:
+        async with ctx.transaction() as tx:
+            await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", payment)
+            with contextlib.suppress(asyncpg.DivisionByZeroError):
+                async with tx.connection.transaction():
+                    await tx.execute("SELECT 1 / 0")
+
+    async with serving(app):
+        await (await pay.enqueue("p1")).result(10)
+
+    assert await invoices(shop) == {"p1": 1}
+
+
+async def test_a_result_that_is_no_json_leaves_nothing_and_no_connection_behind(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    @app.task(retry=Retry.never())
+    async def pay(ctx: Context, payment: str) -> Any:
+        async with ctx.transaction() as tx:
+            await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", payment)
+            tx.result = object()
+
+    async with serving(app):
+        for _ in range(8):  # more than there are connections
+            assert (await failure(await pay.enqueue("p1"))).code == "serialization_error"
+
+    assert await invoices(shop) == {}
+
+
+@pytest.mark.parametrize("what", ["transaction", "operation"])
+async def test_a_step_is_not_begun_after_burial(app: App, shop: asyncpg.Connection, what: str) -> None:
+    """The handler was frozen between two steps, say, and its job has failed meanwhile."""
+    seen: list[BaseException] = []
+    buried = (
+        "INSERT INTO streamworker.processed_operations "
+        "(namespace, operation_type, idempotency_key, status, fence) VALUES ($1, 'pay', $2, 'buried', $3)"
+    )
+
+    @app.task(retry=Retry.never())
+    async def pay(ctx: Context, payment: str, later: int) -> Any:
+        async with ctx.transaction("reserve") as tx:
+            await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", payment)
+        await shop.execute(buried, app.settings.namespace, ctx.key, ctx.fence + later)
+        try:
+            if what == "operation":
+                async with ctx.operation("charge"):
+                    return "charged"
+            async with ctx.transaction("pack") as tx:
+                await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", "packed")
+        except Exception as error:
+            seen.append(error)
+            raise
+
+    async with serving(app):
+        await failure(await pay.options(key="a").enqueue("p1", later=0))
+        await (await pay.options(key="b").enqueue("p2", later=-1)).result(10)
+
+    assert [type(error).__name__ for error in seen] == ["FencedOut"]
+    steps = [row["step"] for row in await operations(shop) if row["idempotency_key"] == "a"]
+    assert steps == ["reserve", ""]

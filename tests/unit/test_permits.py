@@ -67,3 +67,21 @@ async def test_who_is_cancelled_as_its_turn_comes_gives_it_on() -> None:
     first.cancel()
 
     assert await second is held[0]
+
+
+async def test_of_those_who_were_cancelled_nothing_is_kept() -> None:
+    """Each time limit that ends such a wait would leave something for as long as the process lives."""
+    permits = Permits(["normal"], 1)
+    for _ in range(2):
+        await permits.take("normal")
+    waiting = [asyncio.create_task(permits.take("normal")) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    for one in waiting[:2]:
+        one.cancel()
+    await asyncio.gather(*waiting[:2], return_exceptions=True)
+
+    assert len(permits._waiting) == 1
+    permits.give("normal", own=True)
+    assert await waiting[2] is True
+    assert not permits._waiting
