@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from streamworker.postgres.entries import Action, Entry, UnreadableEntry, raw, read_entry
+from streamworker.postgres.entries import MAX_MS, Action, Entry, UnreadableEntry, raw, read_entry
 from streamworker.store.events import Transition
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ class Batch:
         return [action for entry in self.entries for action in entry.actions]
 
     def days(self) -> set[int]:
-        """The days of the moves, counted from the epoch."""
+        """The days of the moves, counted from the epoch. A moment that no row can have has none."""
         found = set()
         for entry in self.entries:
             if entry.lines:
-                offsets = {line.offset for line in entry.lines}
-                found.update([(entry.at_ms + (offset or 0)) // _DAY_MS for offset in (None, *offsets)])
+                moments = {entry.at_ms + (line.offset or 0) for line in entry.lines}
+                found.update([ms // _DAY_MS for ms in (entry.at_ms, *moments) if 0 <= ms < MAX_MS])
         return found
 
 

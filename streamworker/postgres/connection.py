@@ -107,6 +107,11 @@ def concerns_data(error: BaseException) -> bool:
     return isinstance(error, (asyncpg.DataError, *ours))
 
 
+def took_too_long(error: BaseException) -> bool:
+    """Whether we, or the server, gave up on a statement (57014: `statement_timeout`, or somebody's hand)."""
+    return isinstance(error, TimeoutError) or getattr(error, "sqlstate", None) == "57014"
+
+
 def passing(error: BaseException) -> bool:
     """Whether the error is one of Postgres or the way to it, so that trying again makes sense."""
     import asyncpg

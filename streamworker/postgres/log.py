@@ -59,7 +59,8 @@ class Log:
             return Lag(0, 0.0, size)
         seconds, micros = await self._caller.command("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        at_ms = int(pairs(head[0][1]).get(b"t", b"0"))
+        at = pairs(head[0][1]).get(b"t", b"")
+        at_ms = int(at) if at.isdigit() else now_ms  # the writer keeps it aside
         return Lag(entries, max(0.0, (now_ms - at_ms) / 1000), size)
 
     async def last_id(self) -> str:

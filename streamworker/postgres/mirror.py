@@ -24,7 +24,7 @@ from streamworker.postgres.connection import PostgresUnavailable, connect, passi
 from streamworker.postgres.gauges import Gauges, State
 from streamworker.postgres.log import Log
 from streamworker.postgres.offsets import Overtaken
-from streamworker.postgres.pipe import Pipe
+from streamworker.postgres.pipe import Pace, Pipe
 from streamworker.postgres.reconcile import Reconciled, Reconciler
 from streamworker.postgres.retention import prune
 from streamworker.postgres.switch import Switch
@@ -73,6 +73,7 @@ class Mirror:
         self._caller = Caller(settings.redis_url, self._keys.tag, patience=2.0, opens=opens)
         self._log = Log(self._caller, self._keys)
         self._switch = Switch(self._caller, self._keys)
+        self._pace = Pace()
         self._stopping = asyncio.Event()
         self._next_election = self._next_prune = 0.0
         self.gauges = Gauges()
@@ -187,7 +188,7 @@ class Mirror:
         marker = await self._switch.marker() or secrets.token_hex(8)
         offset = await offsets.begin(connection, self._settings.namespace, self._keys.shard, marker)
         offset = await self._switch.settle(connection, offset)
-        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit)
+        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit, self._pace)
 
     async def reconcile(self, *, dry_run: bool = False) -> Reconciled:
         """Bring Redis back to what Postgres knows, now. Raises PostgresUnavailable, ConnectionLost.
@@ -223,7 +224,7 @@ class Mirror:
                 f"the mirror of {self._settings.namespace} is off: what Postgres has as open may have ended "
                 "since, and would run again",
             )
-        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit)
+        return Pipe(self._log, connection, offset, self._name, self.gauges, self._on_commit, self._pace)
 
     def _reconciler(self, connection: asyncpg.Connection, pipe: Pipe) -> Reconciler:
         return Reconciler(connection, self._caller, self._keys, pipe, self._log, self._switch, self._name)

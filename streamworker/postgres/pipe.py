@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamworker.postgres.batch import Batch
+from streamworker.postgres.connection import took_too_long
 from streamworker.postgres.gauges import Gauges
 from streamworker.postgres.log import HEAD, Log
 from streamworker.postgres.offsets import Offset
@@ -24,8 +25,29 @@ log = logging.getLogger("streamworker.mirror")
 BATCH_ENTRIES, BATCH_LINES, BATCH_BYTES, BATCH_SECONDS = 500, 15_000, 8 << 20, 0.05
 #: Entries that one read asks for: one may hold a megabyte of envelopes.
 READ_COUNT = 50
+#: What a batch is divided by, again and again, while Postgres takes too long for it.
+SMALLER = 4
 #: ms that a read of an empty log waits, and seconds between two reads while a batch gathers.
 BLOCK_MS, GATHER_EVERY = 1000, 0.005
+
+
+class Pace:
+    """How much one transaction takes: a part of a batch after one that took too long, and soon more again."""
+
+    def __init__(self) -> None:
+        self._divisor = 1
+
+    def part_of(self, most: int) -> int:
+        """What is left of a bound."""
+        return max(1, most // self._divisor)
+
+    def failed(self, error: Exception) -> None:
+        """A batch was not written. A server that gave up on a statement would give up on the same again."""
+        if took_too_long(error) and self._divisor < BATCH_LINES:
+            self._divisor *= SMALLER
+
+    def passed(self) -> None:
+        self._divisor = max(1, self._divisor // 2)
 
 
 class Pipe:
@@ -39,11 +61,13 @@ class Pipe:
         name: str,
         gauges: Gauges,
         on_commit: Callable[[Batch], None] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._log = source
         self._gauges = gauges
         self._name = name
         self._on_commit = on_commit
+        self._pace = pace or Pace()
         self.offset = offset
         self.writer = Writer(connection, name)
 
@@ -63,25 +87,32 @@ class Pipe:
         return await self._log.first_id() == first
 
     async def _read(self, after: str, *, wait: bool) -> Batch:
-        batch = Batch()
-        found = await self._log.read(after, READ_COUNT, block_ms=BLOCK_MS if wait else None)
+        batch, pace = Batch(), self._pace
+        entries, lines, size = map(pace.part_of, (BATCH_ENTRIES, BATCH_LINES, BATCH_BYTES))
+        count = min(READ_COUNT, entries)
+        found = await self._log.read(after, count, block_ms=BLOCK_MS if wait else None)
         until = time.monotonic() + BATCH_SECONDS
         while True:
             for entry_id, flat in found:
                 batch.add(entry_id, flat)
                 after = entry_id.decode()
-            if not batch.read or batch.lines >= BATCH_LINES or batch.size >= BATCH_BYTES:
+            if not batch.read or batch.lines >= lines or batch.size >= size:
                 return batch
-            if len(batch.read) >= BATCH_ENTRIES or time.monotonic() >= until:
+            if len(batch.read) >= entries or time.monotonic() >= until:
                 return batch
             if not found:
                 await asyncio.sleep(GATHER_EVERY)
-            found = await self._log.read(after, READ_COUNT)
+            found = await self._log.read(after, count)
 
     async def commit(self, batch: Batch) -> None:
         """Write it and take it from the log. Raises Overtaken, and what asyncpg and Redis raise."""
         began = time.monotonic()
-        written = await self.writer.write(batch, self.offset)
+        try:
+            written = await self.writer.write(batch, self.offset)
+        except Exception as error:
+            self._pace.failed(error)
+            raise
+        self._pace.passed()
         self.offset = written.offset
         self._gauges.batch(time.monotonic() - began)
         self._count(written)
@@ -92,7 +123,9 @@ class Pipe:
     async def drain(self, last: str) -> None:
         """Commit all that is in the log up to that entry."""
         while not await self._log.read_up_to(last):
-            await self.commit(await self.gather(wait=False))
+            batch = await self.gather(wait=False)
+            if batch.read:  # else another mirror has taken them
+                await self.commit(batch)
 
     def _count(self, written: Written) -> None:
         gauges = self._gauges

@@ -73,11 +73,12 @@ class Writer:
 
     async def write(self, batch: Batch, offset: Offset) -> Written:
         """Write it and move the offset on. Raises Overtaken or asyncpg's errors; then nothing was written."""
-        await self._ensure_days(batch.days())
+        days = batch.days()
         ways: list[tuple[Ready | None, bool]] = [(None, False), (None, True)]
         if batch.ready is not None and not batch.repeats(offset.sequence):
             ways.insert(0, (batch.ready, False))
         for ready, careful in ways:
+            await self._ensure_days(days)
             try:
                 return await self._write(batch, offset, ready, careful=careful)
             except _Otherwise:
@@ -85,6 +86,7 @@ class Writer:
             except Exception as error:
                 if careful or not concerns_data(error):
                     raise
+                self.forget_days()  # a mirror of another namespace may have dropped one
         raise AssertionError("the careful way writes or raises")
 
     async def _ensure_days(self, days: set[int]) -> None:

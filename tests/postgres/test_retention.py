@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 
 import asyncpg
@@ -59,3 +60,15 @@ async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connec
 
     assert pruned.jobs == 0
     assert await sql.fetchval("SELECT count(*) FROM streamworker.jobs") == 1
+
+
+async def test_who_reads_all_days_keeps_no_new_day_waiting(dsn: str, sql: asyncpg.Connection) -> None:
+    """Such as pg_dump, which holds its locks for as long as it takes."""
+    await sql.execute("SELECT streamworker.ensure_day('2026-07-24')")
+    reader = await asyncpg.connect(dsn)
+    await reader.execute("BEGIN; SELECT count(*) FROM streamworker.job_transitions")
+
+    async with asyncio.timeout(5):
+        assert await sql.fetchval("SELECT streamworker.ensure_day('2026-07-25')")
+
+    await reader.close()

@@ -401,6 +401,31 @@ async def test_an_impossible_job_id_is_kept_aside_too(desk: Desk, name: str) -> 
     assert (written.moves, written.refused) == (1, 1)
 
 
+@pytest.mark.parametrize("offset", [-(10**17), -(10**30), 10**15 + 1, -NOON - 86_400_000])
+async def test_a_moment_that_cannot_be_stops_nobody(desk: Desk, offset: int) -> None:
+    journal = Journal()
+    far = succeeded(JOB).replace("started=-3", f"started={offset}")
+
+    written = await desk.write(journal.enqueued(JOB, job_id(2)), journal.entry(claimed(JOB), far))
+
+    assert (written.moves, written.refused) == (1, 1)
+    days = await desk.sql.fetchval(
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = 'streamworker.job_transitions'::regclass"
+    )
+    assert days == 1, "no day is made for it"
+
+
+async def test_a_day_that_somebody_dropped_is_made_again(desk: Desk) -> None:
+    """A mirror of another namespace, say, that keeps the moves of all for less long."""
+    journal = Journal()
+    await desk.write(journal.enqueued(JOB))
+    await desk.sql.fetch("SELECT streamworker.drop_days_before('2027-01-01')")
+
+    written = await desk.write(journal.entry(claimed(JOB)), journal.enqueued(job_id(2)))
+
+    assert (written.moves, written.refused) == (2, 0)
+
+
 async def test_two_namespaces_share_a_database(desk: Desk) -> None:
     await desk.write(Journal().enqueued(JOB))
     other = Desk(desk.sql, await offsets.begin(desk.sql, "bank", 0, "other"))
