@@ -33,6 +33,8 @@ def extra_of(job: NewJob) -> str:
 def job_of(row: Mapping[str, Any]) -> NewJob:
     """The job of a row, `age_ms` after the row was written. Raises UnknownRequest."""
     extra = orjson.loads(row["extra"])
+    if not isinstance(extra, dict):
+        raise UnknownRequest(f"asks for {row['extra'][:80]}: no JSON object")
     if unknown := extra.keys() - _EXTRA.keys():
         raise UnknownRequest(f"asks for {', '.join(sorted(unknown))}: use the newer version for the relay")
     for name in ("delay_ms", "deadline_ms"):  # they count from the commit, as far as anybody knows

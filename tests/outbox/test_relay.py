@@ -61,9 +61,9 @@ async def test_what_was_put_aside_can_be_given_up(
     app: App, sql: asyncpg.Connection, relaying: Relaying
 ) -> None:
     first, spoilt, aside = await ordered(app, sql, 1, 2, 3)
-    await sql.execute(
-        "UPDATE streamworker.outbox SET extra = 'no such thing' WHERE job_id = ANY($1::uuid[])",
-        [spoilt.id, aside.id],
+    await sql.executemany(
+        "UPDATE streamworker.outbox SET extra = $2 WHERE job_id = $1::uuid",
+        [(spoilt.id, "no such thing"), (aside.id, "[1]")],
     )
     await relaying()
     namespace = app.settings.namespace
