@@ -32,9 +32,7 @@ local function coalesce()
   windows.write()
   commit()
   windows.finish()
-  local stands = on and switch.marker or ''
-  if stands ~= marker then replies[#replies + 1] = 'MARKER ' .. stands end
-  return replies
+-- include: fragments/enqueue_replies.lua
 end
 
 return coalesce()

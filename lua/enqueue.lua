@@ -22,9 +22,7 @@ local function finish(replies)           -- what every call ends with, once its 
     redis.call('PERSIST', FENCE)         -- a refusal is counted under OOM as well (R31)
   end
   for field, by in pairs(counters) do redis.call('HINCRBY', STATS, field, format('%d', by)) end
-  local stands = switch.on and switch.marker or ''
-  if stands ~= marker then replies[#replies + 1] = 'MARKER ' .. stands end
-  return replies
+-- include: fragments/enqueue_replies.lua
 end
 
 -- include: fragments/enqueue_ordinary.lua
