@@ -21,6 +21,7 @@ from streamworker.core.errors import (
     is_code,
 )
 from streamworker.core.foreign import Verdict as Verdict
+from streamworker.core.foreign import code_of_type as foreign_code
 from streamworker.core.foreign import database, http_status, network
 from streamworker.core.states import ErrorClass
 from streamworker.core.text import truncate_text
@@ -91,11 +92,11 @@ def _badness(verdict: Verdict) -> tuple[int, float]:
 def _own(exc: StreamworkerError) -> Verdict | None:
     match exc:
         case RetryAfter():
-            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc), max(exc.seconds, 0.0))
+            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc.code, type(exc)), max(exc.seconds, 0.0))
         case TransientError():
-            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc))
+            return Verdict(ErrorClass.TRANSIENT, _safe_code(exc.code, type(exc)))
         case PersistentError():
-            return Verdict(ErrorClass.PERSISTENT, _safe_code(exc))
+            return Verdict(ErrorClass.PERSISTENT, _safe_code(exc.code, type(exc)))
         case Cancel():
             return Verdict(ErrorClass.PERSISTENT, "cancelled")
         case SerializationError() | PayloadTooLarge():
@@ -106,10 +107,24 @@ def _own(exc: StreamworkerError) -> Verdict | None:
             return None
 
 
-def _safe_code(exc: TransientError | PersistentError) -> str:
-    code: object = exc.code
+def code_of_type(cls: type[BaseException]) -> str:
+    """Return the code of an exception of this type that says nothing else of itself.
+
+    No instance is made: what a half-made one of somebody else's type does, nobody knows. Raises what looking
+    at a type raises, which may be anything.
+    """
+    if issubclass(cls, TransientError | PersistentError):
+        return _safe_code(cls.code, cls)
+    if issubclass(cls, Cancel):
+        return "cancelled"
+    if issubclass(cls, EnqueueRejected):
+        return "enqueue_rejected"
+    return foreign_code(cls) or _name_code(cls)
+
+
+def _safe_code(code: object, cls: type[BaseException]) -> str:
     if not is_code(code):
-        return _name_code(type(exc))
+        return _name_code(cls)
     return f"error_{code}" if code in RESERVED_CODES else code
 
 

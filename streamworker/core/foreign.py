@@ -105,7 +105,7 @@ def answered(exc: BaseException) -> int | None:
 
 def _of_driver(exc: BaseException) -> list[BaseException]:
     """The error and those that it wraps, if a driver raised it."""
-    if not any(cls.__module__.partition(".")[0] in _DRIVERS for cls in type(exc).__mro__):
+    if not _by_driver(type(exc)):
         return []
     found: list[BaseException] = []
     waiting: list[object] = [exc]
@@ -117,7 +117,11 @@ def _of_driver(exc: BaseException) -> list[BaseException]:
     return found
 
 
-def _sqlstate(exc: BaseException) -> str | None:
+def _by_driver(cls: type[BaseException]) -> bool:
+    return any(base.__module__.partition(".")[0] in _DRIVERS for base in cls.__mro__)
+
+
+def _sqlstate(exc: BaseException | type[BaseException]) -> str | None:
     state = getattr(exc, "sqlstate", None) or getattr(exc, "pgcode", None)
     return state if isinstance(state, str) and _STATE.fullmatch(state) else None
 
@@ -151,14 +155,29 @@ def _retry_after(source: Any) -> float | None:
 
 def network(exc: BaseException) -> Verdict | None:
     """Return *transient* for a time-out or a lost connection, or None when `exc` is neither."""
-    for cls in type(exc).__mro__:
-        codes = _LIBRARY_CODES.get(cls.__module__.partition(".")[0], {})
-        if cls.__name__ in codes:
-            code = codes[cls.__name__]
-            return None if code is None else Verdict(ErrorClass.TRANSIENT, code)
-    if isinstance(exc, TimeoutError):
-        return Verdict(ErrorClass.TRANSIENT, "timeout")
-    if isinstance(exc, ConnectionError) or (isinstance(exc, OSError) and exc.errno in _NETWORK_ERRNO):
+    code = _network_code(type(exc))
+    if code is not None:
+        return Verdict(ErrorClass.TRANSIENT, code) if code else None
+    if isinstance(exc, OSError) and exc.errno in _NETWORK_ERRNO:
         return Verdict(ErrorClass.TRANSIENT, "connection_error")
     reason = getattr(exc, "reason", None)  # urllib's URLError wraps what the socket raised
     return network(reason) if isinstance(exc, OSError) and isinstance(reason, BaseException) else None
+
+
+def _network_code(cls: type[BaseException]) -> str | None:
+    """The code by the type alone, "" where no retry mends it, None where the type does not tell."""
+    for base in cls.__mro__:
+        codes = _LIBRARY_CODES.get(base.__module__.partition(".")[0], {})
+        if base.__name__ in codes:
+            return codes[base.__name__] or ""
+    if issubclass(cls, TimeoutError):
+        return "timeout"
+    return "connection_error" if issubclass(cls, ConnectionError) else None
+
+
+def code_of_type(cls: type[BaseException]) -> str | None:
+    """Return the code that errors of networks and databases have by their type alone, or None."""
+    state = _sqlstate(cls) if _by_driver(cls) else None
+    if state is not None:
+        return f"sqlstate_{state.lower()}" if state.startswith(_PASSING_STATES) else None
+    return _network_code(cls) or None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from streamworker.core.classify import classify
+from streamworker.core.classify import code_of_type
 from streamworker.core.errors import RESERVED_CODES, PersistentError, TransientError
 
 OTHER = "other"
@@ -39,9 +39,9 @@ class Policy(Protocol):
 
 
 def code_of(cls: type[BaseException]) -> str | None:
-    """The code that an exception of this type gets; None when it cannot be told without its arguments."""
+    """The code that an exception of this type gets; None when its type cannot be looked at."""
     try:
-        return classify(cls.__new__(cls)).code
+        return code_of_type(cls)
     except Exception:
         return None
 

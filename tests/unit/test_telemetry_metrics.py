@@ -6,10 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import cast
 
+import asyncpg
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamworker import PersistentError, TransientError
+from streamworker import Cancel, PersistentError, RetryAfter, TransientError
+from streamworker.core.classify import classify, code_of_type
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
@@ -335,6 +338,39 @@ def test_a_code_is_known_when_code_has_it() -> None:
     assert codes.label("zero_division_error") == "zero_division_error"
     assert codes.label("http_999") == "other"
     assert codes.label("made_up_for_7") == "other"
+
+
+def test_no_exception_is_made_to_know_its_code() -> None:
+    """What a half-made instance of somebody else's type does nobody knows: one took a whole process down."""
+    made = []
+
+    class Trap(Exception):
+        def __new__(cls, *args: object) -> Trap:
+            made.append(cls)
+            return super().__new__(cls, *args)
+
+    class OwnTrap(Trap, TransientError):
+        code = "own_trap_code"
+
+    codes = Codes()
+
+    assert codes.label("trap") == "trap"
+    assert codes.label("own_trap_code") == "own_trap_code"
+    assert codes.label("own_trap") == "other"
+    assert not made
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(TimeoutError("x"), ConnectionResetError("x"), ValueError("x"), httpx.ConnectTimeout("x")),
+        *(httpx.UnsupportedProtocol("x"), asyncpg.SerializationError("x"), asyncpg.UniqueViolationError("x")),
+        *(TransientError("x"), PersistentError("x"), RetryAfter(1), Cancel("x")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_code_by_type_is_that_of_an_error_which_says_no_more(error: BaseException) -> None:
+    assert code_of_type(type(error)) == classify(error).code
 
 
 def test_codes_are_bounded() -> None:
