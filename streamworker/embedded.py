@@ -172,10 +172,12 @@ class EmbeddedServer:
     @property
     def running(self) -> bool:
         """Whether the process lives, paused or not."""
-        return self._process is not None and self._process.poll() is None
+        process = self._process
+        return process is not None and process.poll() is None
 
     def __repr__(self) -> str:
-        state = f"pid={self._process.pid}" if self._process is not None and self.running else "not running"
+        process = self._process
+        state = f"pid={process.pid}" if process is not None and process.poll() is None else "not running"
         return f"<EmbeddedServer {self.binary.name} port={self._port} {state}>"
 
     def __enter__(self) -> Self:
@@ -246,9 +248,10 @@ class EmbeddedServer:
         return "\n".join(text.splitlines()[-lines:])
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+        process = self._process  # another thread may be stopping it
+        if process is None or process.poll() is not None:
             raise EmbeddedServerError(f"{self!r}: the process is not there.{self._log_note()}")
-        return self._process
+        return process
 
     def _log_note(self) -> str:
         tail = self.log_tail()

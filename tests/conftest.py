@@ -51,6 +51,12 @@ def server_pool() -> Iterator[ServerPool]:
     pool.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _emptied_servers(server_pool: ServerPool) -> None:
+    """Each file of tests finds the shared servers empty."""
+    server_pool.empty()
+
+
 @pytest.fixture(scope="session", params=selected_kinds())
 def server(request: pytest.FixtureRequest, server_pool: ServerPool) -> BenchServer:
     """A running server, each kind in turn. Shared: do not kill, flush or configure it (see `own_valkey`)."""
@@ -74,7 +80,9 @@ def own_valkey() -> Iterator[ServerFactory]:
     def make(
         kind: str = "valkey", *, appendonly: bool = False, config: Mapping[str, str] | None = None
     ) -> EmbeddedServer:
-        one = BenchServer(kind, appendonly=appendonly, config=config)
+        # With `everysec` a killed server may lose what it acknowledged in the last two seconds.
+        kept = {"appendfsync": "always"} if appendonly else {}
+        one = BenchServer(kind, appendonly=appendonly, config={**kept, **(config or {})})
         servers.append(one)
         return one.start()
 

@@ -11,8 +11,9 @@ from typing import TypeVar, overload
 
 T = TypeVar("T")
 
-#: Seconds between two looks.
-_POLL_SECONDS = 0.005
+#: Seconds between two looks, and how many times as long as the look itself took: who waits for others must
+#: not keep the processor from them.
+_POLL_SECONDS, _POLL_SHARE, _POLL_MOST = 0.005, 4, 0.1
 
 
 class Stopwatch:
@@ -42,6 +43,11 @@ def _waited_for_a_processor() -> float:
     return int(first.rsplit("total=", 1)[1]) / 1e6
 
 
+def _pause_after(began: float) -> float:
+    """Seconds until the next look, after one that began then."""
+    return min(max(_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - began)), _POLL_MOST)
+
+
 def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str) -> T:
     """Call `predicate` until it returns something true, and return that.
 
@@ -49,12 +55,13 @@ def wait_until(predicate: Callable[[], T], *, timeout: float = 10.0, what: str) 
     """
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         value = predicate()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout:g} s in vain until {what}; the last value was {value!r}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_pause_after(began))
 
 
 @overload
@@ -67,10 +74,11 @@ async def wait_until_async(predicate: Callable[[], object], *, timeout: float = 
     """Like `wait_until`, for a loop; `predicate` may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:
+        began = time.monotonic()
         result = predicate()
         value: object = await result if inspect.isawaitable(result) else result
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout:g} s in vain until {what}; the last value was {value!r}")
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(_pause_after(began))

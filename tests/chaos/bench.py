@@ -34,13 +34,14 @@ import importlib
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from streamworker import App, SyncClient
 from streamworker.core.job import Record
+from streamworker.embedded import EmbeddedServerError
 from streamworker.embedded_postgres import EmbeddedPostgres
 from streamworker.request import Options, Request
 from streamworker.store.events import Transition
@@ -310,8 +311,10 @@ class Bench(Faults):
 
     def _awake(self) -> list[int]:
         """The processes that the machine has to let run."""
-        workers = [worker.process.pid for worker in self.fleet.up if not worker.is_frozen]
-        return [*workers, *([self.server.pid] if self.server.running else [])]
+        pids = [worker.process.pid for worker in self.fleet.up if not worker.is_frozen]
+        with suppress(EmbeddedServerError):  # a fault may have it down
+            pids.append(self.server.pid)
+        return pids
 
     def _collect(self) -> History:
         self._marks += self.journals.read()

@@ -148,8 +148,8 @@ def test_nobody_waits_for_ever(valkey_shard: Shard, floods: list[int], calms: li
                 if other != tenant and left[other]:
                     since[other] += 1
                     assert since[other] <= most, f"{since[other]} starts without one of {other}: {left}"
-        for tenant in left:
-            if left[tenant]:
+        for tenant in left:  # who brings one job at a time has no more starts than rounds in which it stood
+            if left[tenant] and tenant.startswith("flood"):
                 assert started[tenant] >= started.total() / len(left) / 4, f"{tenant} of {started}"
         agree(shard)
     finally:
