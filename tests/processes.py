@@ -19,6 +19,9 @@ REPOSITORY = Path(__file__).parent.parent
 #: The applications that workers run in tests.
 APPS = REPOSITORY / "tests" / "apps"
 
+#: Where Python looks for modules in processes that tests start.
+PYTHONPATH = os.pathsep.join((str(REPOSITORY / "tests" / "start"), str(REPOSITORY)))
+
 #: Every process of the running test, so that a failure can show their logs.
 started_processes: list[WorkerProcess] = []
 
@@ -51,7 +54,7 @@ class WorkerProcess:
         }
         self._env = {
             **inherited,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHONPATH,
             "PYTHONUNBUFFERED": "1",
             "STREAMWORKER_REDIS_URL": redis_url,
             **({} if namespace is None else {"STREAMWORKER_NAMESPACE": namespace}),

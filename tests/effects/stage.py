@@ -45,7 +45,6 @@ class Shop:
                 env={
                     "STREAMWORKER_POSTGRES_DSN": self.dsn,
                     "EFFECTS_RUNS": str(self.folder),
-                    "PYTHONPATH": f"{Path(__file__).parents[2]}",
                     **env,
                 },
             )

@@ -16,7 +16,7 @@ import pytest
 
 from streamworker.core.outcome import Success
 from tests.integration.cli_desk import Desk
-from tests.processes import APPS, REPOSITORY
+from tests.processes import APPS, PYTHONPATH
 from tests.servers import BenchServer
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -316,7 +316,7 @@ def at_a_terminal(desk: Desk, *arguments: str, answer: str) -> tuple[int, str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "streamworker", *arguments],
         cwd=Path.cwd(),
-        env={**os.environ, **desk.env, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm"},
+        env={**os.environ, **desk.env, "PYTHONPATH": PYTHONPATH, "TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -20,7 +20,7 @@ from streamworker.core.states import ErrorClass
 from streamworker.store import manifest, routing
 from streamworker.store.manifest import Declaration
 from tests.integration.cli_desk import Desk
-from tests.processes import REPOSITORY
+from tests.processes import PYTHONPATH
 from tests.servers import BenchServer
 from tests.waiting import wait_until
 
@@ -132,7 +132,7 @@ def test_each_eligible_letter_moves_once_however_often_it_is_begun_and_stopped(d
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "streamworker", "dlq", "replay", "--task", "a", "--yes", "--rate", rate],
-            env={**os.environ, **desk.env, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, **desk.env, "PYTHONPATH": PYTHONPATH},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -20,7 +20,7 @@ from streamworker.core.outcome import Retry
 from streamworker.core.states import ErrorClass
 from streamworker.store import scripts
 from tests.integration.cli_desk import Desk
-from tests.processes import REPOSITORY
+from tests.processes import PYTHONPATH
 from tests.servers import BenchServer
 
 HOSTILE = "\x1b]0;owned\x07"
@@ -248,7 +248,7 @@ class Terminal:
         self.seen = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "streamworker", "runbook", "backlog", *QUICK, *arguments],
-            env={**os.environ, **desk.env, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", "COLUMNS": "200"},
+            env={**os.environ, **desk.env, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "200"},
             stdin=slave, stdout=slave, stderr=slave,
         )  # fmt: skip
         os.close(slave)

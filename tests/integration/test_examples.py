@@ -24,7 +24,7 @@ import pytest
 from streamworker import App, Context, Retry, TransientError
 from streamworker.telemetry import tracing
 from tests.integration.serving import serving
-from tests.processes import REPOSITORY, WorkerProcess
+from tests.processes import PYTHONPATH, REPOSITORY, WorkerProcess
 from tests.servers import BenchServer, ServerFactory, async_client
 from tests.waiting import wait_until
 
@@ -160,7 +160,7 @@ def environment(server: BenchServer) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMWORKER_")}
     return {
         **kept,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": PYTHONPATH,
         "STREAMWORKER_REDIS_URL": server.url,
         "COLUMNS": "200",
     }
@@ -211,7 +211,7 @@ def test_the_tutorials_server_prints_its_url(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "server.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         input="\n",
         capture_output=True,
         text=True,
@@ -349,7 +349,7 @@ def test_the_test_files_of_the_page_on_testing_pass(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:valkey", "-p", "no:cacheprovider", *names],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         timeout=120,
@@ -366,7 +366,7 @@ def run_test_files(folder: Path, *names: str) -> int:
         [sys.executable, "-m", "pytest", "-q", "-p", "no:valkey", "-p", "no:cacheprovider", *names],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("STREAMWORKER_")}
-        | {"PYTHONPATH": str(REPOSITORY)},
+        | {"PYTHONPATH": PYTHONPATH},
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,7 +15,7 @@ from typing import Any
 from streamworker import App, Context, Retry
 from streamworker.store.keys import STREAM_SUFFIX, Keys
 from tests.integration.serving import serving
-from tests.processes import REPOSITORY
+from tests.processes import PYTHONPATH, REPOSITORY
 from tests.servers import BenchServer, async_client
 from tests.waiting import wait_until_async
 
@@ -73,7 +73,7 @@ class Nursery:
         self._process = subprocess.Popen(
             [sys.executable, "-c", NURSERY, *arguments],
             cwd=REPOSITORY,
-            env={**env, "PYTHONPATH": str(REPOSITORY)},
+            env={**env, "PYTHONPATH": PYTHONPATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

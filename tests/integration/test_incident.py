@@ -27,7 +27,7 @@ from streamworker.settings import Settings
 from streamworker.store.depths import now_ms
 from streamworker.store.events import decode, pairs
 from streamworker.store.queue import Queue
-from tests.processes import REPOSITORY, WorkerProcess
+from tests.processes import PYTHONPATH, WorkerProcess
 from tests.servers import BenchServer
 from tests.waiting import wait_until_async
 
@@ -61,7 +61,7 @@ class Incident:
         self._producers: list[asyncio.Task[None]] = []
         self._env = {
             **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": PYTHONPATH,
             "STREAMWORKER_REDIS_URL": server.url,
             "STREAMWORKER_NAMESPACE": namespace,
         }

@@ -19,7 +19,7 @@ from streamworker.ops import top
 from streamworker.settings import Settings
 from streamworker.store.queue import Queue
 from tests.integration.cli_desk import Desk
-from tests.processes import REPOSITORY
+from tests.processes import PYTHONPATH
 from tests.servers import BenchServer
 
 HOSTILE = "\x1b]0;owned\x07"
@@ -107,7 +107,7 @@ def test_at_a_terminal_it_goes_on_until_it_is_stopped(desk: Desk) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "streamworker", "top", "--every", "0.2"],
-        env={**os.environ, **desk.env, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm"},
+        env={**os.environ, **desk.env, "PYTHONPATH": PYTHONPATH, "TERM": "xterm"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -294,7 +294,7 @@ def test_no_item_is_lost_when_a_call_is_cut_off_anywhere(valkey_shard: Shard, li
         rows = [word for name in sorted(names - {"e0"}) for word in event(name, limit=limit).row()]
         call = scripts.coalesce(clock=shard.clock, rows=rows)
         try:
-            shard.link.script(cut_off(shard.script(call.script), allowed), shard.keys.tag, *call.argv)
+            shard.link.script(cut_off(shard.script(call.script)), shard.keys.tag, *call.argv, allowed)
             shard.clear()
             return
         except ReplyError:

@@ -20,25 +20,25 @@ from tests.lua.driver import LEASE, Shard
 from tests.lua.test_twice import CASES, FATAL, KEYED, Arrange, replay
 
 LOST = Retry(0, ErrorClass.UNKNOWN, "worker_lost", "", "-", Reason.RECOVERED)
-#: Stands before a script and refuses its write number {allowed} + 1.
+#: Stands before a script and takes from its arguments how many writes are let through.
 CUT = """\
-local writes, allowed = 0, {allowed}
-local reads = {{ GET = 1, MGET = 1, HGET = 1, HMGET = 1, HGETALL = 1, XRANGE = 1, XPENDING = 1, ZRANGE = 1,
+local writes, allowed = 0, tonumber(table.remove(ARGV))
+local reads = { GET = 1, MGET = 1, HGET = 1, HMGET = 1, HGETALL = 1, XRANGE = 1, XPENDING = 1, ZRANGE = 1,
   ZSCORE = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1, EXISTS = 1, TIME = 1, ZCARD = 1, HLEN = 1, XLEN = 1,
-  HSCAN = 1, ZSCAN = 1, HEXISTS = 1 }}
-local redis = setmetatable({{ call = function(command, ...)
+  HSCAN = 1, ZSCAN = 1, HEXISTS = 1 }
+local redis = setmetatable({ call = function(command, ...)
   if not reads[command] then
     writes = writes + 1
     if writes > allowed then error('cut off') end
   end
   return redis.call(command, ...)
-end }}, {{ __index = redis }})
+end }, { __index = redis })
 """
 
 
-def cut_off(script: lua.Script, allowed: int) -> lua.Script:
-    """The script, refused after so many writes."""
-    text = CUT.format(allowed=allowed) + script.text
+def cut_off(script: lua.Script) -> lua.Script:
+    """The script, refused after as many writes as its last argument says."""
+    text = CUT + script.text
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return replace(script, text=text, sha=sha, origin=(("cut", 0),) * (CUT.count("\n")) + script.origin)
 
@@ -121,7 +121,7 @@ def interrupted(shard: Shard, arrange: Arrange, allowed: int) -> bool:
     jobs = set(shard.look().records())
     shard.watchful = False  # between the halves of a commit the invariants need not hold
     try:
-        shard.link.script(cut_off(shard.script(call.script), allowed), shard.keys.tag, *call.argv)
+        shard.link.script(cut_off(shard.script(call.script)), shard.keys.tag, *call.argv, allowed)
         return False
     except ReplyError as error:
         if "cut off" not in str(error):
@@ -161,7 +161,7 @@ def test_a_dead_letter_goes_only_when_its_job_is_back(valkey_shard: Shard) -> No
         call = replay(shard)
         shard.watchful = False
         try:
-            shard.link.script(cut_off(shard.script(call.script), allowed), shard.keys.tag, *call.argv)
+            shard.link.script(cut_off(shard.script(call.script)), shard.keys.tag, *call.argv, allowed)
             break
         except ReplyError:
             after = shard.look()
@@ -179,7 +179,7 @@ def test_a_key_is_free_only_when_its_job_is_over(valkey_shard: Shard) -> None:
         call = shard.settle_call(scripts.outcome_row(shard.take("j", **KEYED), FATAL, 5))
         shard.watchful = False
         try:
-            shard.send(scripts.Call(cut_off(call.script, allowed), call.argv))
+            shard.send(scripts.Call(cut_off(call.script), (*call.argv, allowed)))
             break
         except ReplyError:
             told = shard.put("other", **KEYED)
@@ -199,7 +199,7 @@ def test_a_key_that_an_error_left_with_a_failed_job_is_free_for_a_replay(valkey_
     valkey_shard.watchful = False
     for allowed in range(100):
         with pytest.raises(ReplyError, match="cut off"):
-            valkey_shard.send(scripts.Call(cut_off(call.script, allowed), call.argv))
+            valkey_shard.send(scripts.Call(cut_off(call.script), (*call.argv, allowed)))
         if valkey_shard.look().records()["j"].status in TERMINAL:
             break
     assert valkey_shard.look().strings["key:add::k"].startswith(b"j ")

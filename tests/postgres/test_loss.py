@@ -26,6 +26,7 @@ from streamworker.store.sync_queue import SyncQueue
 from streamworker.worker import log_bound
 from tests.apps import mirror_jobs
 from tests.postgres.stage import NAMESPACE, PATIENCE, Stage
+from tests.processes import PYTHONPATH
 from tests.waiting import wait_until_async
 
 LOST = int(os.environ.get("STREAMWORKER_MIRROR_LOST", "100"))
@@ -44,7 +45,7 @@ async def command(stage: Stage, *arguments: str) -> tuple[int, Any]:
         line,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": PYTHONPATH,
             "STREAMWORKER_REDIS_URL": stage.server.url,
             "STREAMWORKER_POSTGRES_DSN": stage.postgres.dsn,
         },
