@@ -1,4 +1,4 @@
-"""Python runs this first in processes that tests start: they begin as if OpenTelemetry's SDK were not installed.
+"""Runs first in processes that tests start: they begin as if OpenTelemetry's SDK were not installed.
 
 redis-py imports it where it finds it, which takes a fifth of a worker's start. Tests of traces have it in
 their own process.
