@@ -30,8 +30,12 @@ class Stopwatch:
         return time.monotonic() - self._began
 
     @property
+    def waited(self) -> float:
+        return _waited_for_a_processor() - self._waited
+
+    @property
     def fair(self) -> float:
-        return self.seconds - (_waited_for_a_processor() - self._waited)
+        return self.seconds - self.waited
 
 
 def _waited_for_a_processor() -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from streamworker.store import lua
-from streamworker.store.connection import Argument, ReplyError, SyncLink
+from streamworker.store.connection import Argument, NoScript, ReplyError, SyncLink
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.lua import Script
 from tests.integration.stateful.bench import AGE, TICK, compose
@@ -32,6 +32,7 @@ class RealRedis:
         self._by_sha = {lua.load(name).sha: lua.load(name) for name in lua.names()}
         self._by_text = {script.text: script for script in self._by_sha.values()}
         self._folder = folder
+        self._known: set[str] = set()
         self._aged_ms = 0
         #: How far the server's clock is from the virtual one, in ms.
         self.offset_ms = 0
@@ -40,10 +41,14 @@ class RealRedis:
     def begin(self) -> None:
         """Empty it, for the next history."""
         self.link.call("FLUSHDB")
-        self.link.call("SCRIPT", "FLUSH")
+        self.forget_scripts()
         self._aged_ms = 0
         self.offset_ms = 0
         self.calls = 0
+
+    def forget_scripts(self) -> None:
+        """As SCRIPT FLUSH does, for those who send them; the real server need not compile them again."""
+        self._known.clear()
 
     def clock_ms(self, now: float) -> int:
         """The server's clock at this virtual time."""
@@ -68,11 +73,16 @@ class RealRedis:
         argv = arguments[4:]
         if script.bindings[:1] == ("clock",) and argv[:1] == ("",):
             argv = (str(self.clock_ms(now)), *argv[1:])
+        if arguments[0] == "EVALSHA" and script.sha not in self._known:
+            raise NoScript("NOSCRIPT No matching script.")
+        self._known.add(script.sha)
         if script.name == "recover":
             self._age(now)
         sent = script if self._folder is None else compose(self._folder, script.name)
-        what = sent.sha if arguments[0] == "EVALSHA" else sent.text
-        return self.link.call(arguments[0], what, 1, arguments[3], *argv)
+        try:
+            return self.link.call("EVALSHA", sent.sha, 1, arguments[3], *argv)
+        except NoScript:
+            return self.link.call("EVAL", sent.text, 1, arguments[3], *argv)
 
     def _plain(self, now: float, arguments: tuple[Argument, ...]) -> Any:
         if arguments[0] == "SCAN":  # in an order that is the same each time

@@ -201,7 +201,7 @@ class Simulation:
             case Blow.CLOCK_ON | Blow.CLOCK_BACK:
                 self._move_clock(seconds if blow is Blow.CLOCK_ON else -seconds)
             case Blow.FLUSH:
-                self._redis.call("SCRIPT", "FLUSH")
+                self._redis.forget_scripts()
             case Blow.HINTS:
                 self._delete_hints()
             case Blow.GROUP:
