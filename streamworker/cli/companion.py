@@ -58,21 +58,28 @@ class Companion:
     def _keep(self) -> None:
         deaths = 0
         while not self._stopping.is_set():
-            ours, theirs = socket.socketpair()
             born = time.monotonic()
-            with ours, theirs:
-                with self._lock:
-                    if self._stopping.is_set():
-                        return
-                    self._process = self._start(theirs)
-                theirs.close()
-                code = self._process.wait()
+            try:
+                end = f"ended with {self._live()}"
+            except OSError as error:  # no memory, too many processes or files: others may end
+                end = f"cannot be started ({error})"
             if self._stopping.is_set():
                 return
             deaths = 1 if time.monotonic() - born >= GROWN_UP else deaths + 1
             pause = min(RESPAWN_LAST, RESPAWN_FIRST * 2 ** min(deaths - 1, 16))
-            log.warning("the %s ended with %d; it is started again in %g s", self._name, code, pause)
+            log.warning("the %s %s; it is started again in %g s", self._name, end, pause)
             self._stopping.wait(pause)
+
+    def _live(self) -> int | None:
+        """Start it, and wait for its end: its exit code; None when we are to stop. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            with self._lock:
+                if self._stopping.is_set():
+                    return None
+                self._process = self._start(theirs)
+            theirs.close()
+            return self._process.wait()
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         inherited = {name: value for name, value in os.environ.items() if name != PORT_VARIABLE}

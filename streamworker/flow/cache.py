@@ -331,6 +331,10 @@ def _checksum(key: str, body: bytes) -> int:
 def _check(key: object, version: object) -> None:
     if not isinstance(key, str) or not key:
         raise InvalidArgument("cache key", key, 'is a text that names one value, such as f"price:{sku}"')
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("cache key", key, "has a lone surrogate, which UTF-8 cannot hold") from None
     if type(version) is not int or not 0 <= version < 2**53:
         raise InvalidArgument("version", version, "is a whole number from 0 on")
 

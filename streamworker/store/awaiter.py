@@ -98,7 +98,7 @@ class Awaiter:
                 reply: Any = await self._link.call("BLPOP", *keys, str(block))
                 over = await self._also_over(reply) if len(keys) > MANY else []
                 failures = 0
-            except StreamworkerError as error:
+            except Exception as error:  # whatever it is: who waits looks again
                 if str(error).startswith("UNBLOCKED"):  # a new key to wait for
                     continue
                 self._link.abort()

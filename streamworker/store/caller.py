@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamworker.core.errors import ConnectionLost, OutcomeUnknown
+from streamworker.core.errors import ConnectionLost, OutcomeUnknown, ServerUnsuitable
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.scripts import Call
 
@@ -17,8 +17,8 @@ MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN")
 #: Those, and the answers of one that is busy or may not write now, for want of replicas or disk: the call was
 #: not executed, and may be later on.
 PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS", "MISCONF")
-#: What a script says in which a command is refused to the user.
-_OF_RIGHTS = ("ACL failure", "can't run this command")
+#: What a script says in which a command is refused to the user, or that an operator has ended.
+_NOT_ITS_FAULT = ("ACL failure", "can't run this command", "SCRIPT KILL")
 #: Seconds of the first and of the longest pause between two attempts to connect.
 BACKOFF_FIRST, BACKOFF_LAST = 0.05, 1.0
 
@@ -39,13 +39,26 @@ def moved(error: Exception) -> bool:
     return isinstance(error, ReplyError) and str(error).startswith(MOVED)
 
 
+def of_cluster(error: Exception) -> bool:
+    """Whether a node of a cluster said that another one has what was asked for."""
+    return isinstance(error, ReplyError) and str(error).startswith(("MOVED ", "ASK ", "CROSSSLOT "))
+
+
+def no_cluster() -> ServerUnsuitable:
+    """What to say then."""
+    return ServerUnsuitable(
+        "the server is a node of a Redis Cluster, which is not supported yet",
+        "use one server, or a primary with replicas",
+    )
+
+
 def of_script(error: Exception) -> bool:
     """Whether a script raised this for what it was given: then the same call fails again.
 
     Else the server refused the call as such: for want of rights, or since a host allows so many a day.
     """
     text = str(error)
-    return "@user_script" in text and not any(words in text for words in _OF_RIGHTS)
+    return "@user_script" in text and not any(words in text for words in _NOT_ITS_FAULT)
 
 
 def backoff(attempt: int) -> float:

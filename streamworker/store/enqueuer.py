@@ -100,7 +100,11 @@ class Enqueuer:
         self._scheduled = False
         pending, self._pending = self._pending, []
         for waiting in chunked(pending, lambda one: one[0]):
-            self._send(_Apart(waiting))
+            chunk = _Apart(waiting)
+            try:
+                self._send(chunk)
+            except Exception as error:  # no memory for what is to be sent: somebody waits for it
+                _refuse(chunk, error)
 
     def _send(self, chunk: _Chunk) -> None:
         if not self._caller.link.connected:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from streamworker.core.errors import EnqueueRejected
 from streamworker.core.states import Disposition
 from streamworker.store import scripts
-from streamworker.store.caller import passes
+from streamworker.store.caller import no_cluster, of_cluster, passes
 from streamworker.store.connection import Argument, ReplyError
 from streamworker.store.scripts import BATCH, NewJob
 
@@ -111,6 +111,8 @@ def refusal(error: Exception) -> Exception:
     """The error as a producer knows it: EnqueueRejected when Redis is out of memory, or takes no writes."""
     if isinstance(error, ReplyError) and str(error).startswith("OOM"):
         return EnqueueRejected("Redis is out of memory (maxmemory)")
+    if of_cluster(error):
+        return no_cluster()
     if isinstance(error, ReplyError) and passes(error):
         return EnqueueRejected(f"Redis takes no jobs now ({str(error).partition(' ')[0]})")
     return error

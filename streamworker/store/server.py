@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, ServerUnsuitable
-from streamworker.store.caller import passes
+from streamworker.store.caller import no_cluster, of_cluster, passes
 from streamworker.store.connection import Link, ReplyError
 from streamworker.store.handshake import redact
 from streamworker.store.keys import Keys
@@ -28,7 +28,12 @@ async def claim_namespace(link: Link, keys: Keys) -> None:
     Raises ServerUnsuitable.
     """
     ours = {"schema": SCHEMA, "shards": SHARDS}
-    found = await link.call("HMGET", keys.meta, *ours)
+    try:
+        found = await link.call("HMGET", keys.meta, *ours)
+    except ReplyError as error:
+        if of_cluster(error):
+            raise no_cluster() from None
+        raise
     if None in found:  # else nothing is written: a server that is full takes a worker, which empties it
         for field, value in ours.items():
             await link.call("HSETNX", keys.meta, field, value)

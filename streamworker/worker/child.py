@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ from streamworker.flow.renewals import Renewals
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
 from streamworker.telemetry import loggers, logs
-from streamworker.worker import wire
+from streamworker.worker import own_loop, wire
 from streamworker.worker.origin import Origin
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
@@ -44,7 +45,8 @@ def main(descriptor: int, parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     let_forks_be()
-    faulthandler.enable()  # a crash says where it was: that is why the job is here
+    with suppress(RuntimeError):  # there is no stderr
+        faulthandler.enable()  # a crash says where it was: that is why the job is here
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)  # else what a handler starts would keep it open after our death
     hello = _hello(link)
@@ -56,7 +58,8 @@ def main(descriptor: int, parent: int) -> None:
         return
     logs.adopt(hello["log"])
     loggers.shield()
-    asyncio.run(_Child(app, link).serve())
+    if own_loop.run(_Child(app, link).serve(), slots=1, make=own_loop.maker()):
+        os._exit(0)  # what handlers began does not end
 
 
 def _end_with(parent: int) -> None:

@@ -6,6 +6,7 @@ Children are spawned, never forked (R27), and end with the worker.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -79,8 +81,10 @@ class Child:
         gone: Callable[[Child], None],
         called: Told | None = None,
         locked: LockTold | None = None,
+        *,
+        folder: Path | None = None,
     ) -> None:
-        """Spawn it; `gone` is called once it is dead and has been waited for. Raises NotReady.
+        """Spawn it, in `folder`; `gone` is called once it is dead and has been waited for. Raises NotReady.
 
         `called` is told of each call of a dependency, `locked` of each lock.
         """
@@ -98,12 +102,17 @@ class Child:
         self._doomed = False  # it has been killed, though it may not be gone yet
         self._exited = asyncio.Event()
         self._watch: int | None = None
-        self._link, theirs = socket.socketpair()
-        path = orjson.dumps(sys.path).decode()
+        try:
+            self._link, theirs = socket.socketpair()
+        except OSError as error:
+            raise NotReady(f"no child process could be started: {error}") from error
+        path = json.dumps([place for place in list[Any](sys.path) if isinstance(place, str)])
         arguments = [sys.executable, "-c", _PROGRAM, path, str(theirs.fileno()), str(os.getpid())]
         try:
             # In this thread: Linux ties a child's life to the thread that started it (PR_SET_PDEATHSIG).
-            self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+            self._process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), cwd=folder
+            )
         except OSError as error:
             self._link.close()
             raise NotReady(f"no child process could be started: {error}") from error
@@ -270,6 +279,14 @@ class Child:
         await self.kill()
 
 
+def _here() -> Path | None:
+    """Where we are; None: it is gone, or not ours to read."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
 def _how(code: int | None) -> str:
     if code is None:
         return "ended"
@@ -291,6 +308,7 @@ class Children:
         self._called = called
         self._locked = locked
         self._place = origin.find(app)
+        self._folder = _here()  # a handler may change it, for all that comes later
         self._room = asyncio.Semaphore(size)
         self._idle: list[Child] = []
         self._all: set[Child] = set()
@@ -360,7 +378,8 @@ class Children:
             await child.kill()
         if self._place is None or self.unloadable is not None:
             raise Unloadable(self.unloadable or "")
-        child = Child(self._all.discard, self._called, self._locked)
+        folder = self._folder if self._folder is not None and self._folder.is_dir() else None
+        child = Child(self._all.discard, self._called, self._locked, folder=folder)
         self._all.add(child)  # until it is gone, so that somebody waits for it
         try:
             await child.introduce(self._app, self._place)

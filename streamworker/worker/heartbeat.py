@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -68,7 +69,8 @@ def calls(settings: Settings, pump: Pump) -> Iterator[tuple[dict[str, int], scri
 class Heartbeat:
     """Every third of a lease: the claims we hold live on, the lost and the cancelled are told.
 
-    Catches everything: a heartbeat that dies must not take a job with it, nor the worker (R21).
+    Catches everything: a heartbeat that dies must not take a job with it, nor the worker (R21). While its own
+    connection cannot be had, as when the server has all the clients that it takes, it goes by the pump's.
     """
 
     def __init__(self, settings: Settings, pump: Pump, *, on_session_lost: Callable[[], None]) -> None:
@@ -79,6 +81,8 @@ class Heartbeat:
         self._link = SyncLink(settings.redis_url, timeout=max(1.0, min(5.0, settings.lease / 3)))
         self._loop = asyncio.get_running_loop()
         self._on_session_lost = on_session_lost
+        self._heard = time.monotonic()
+        self._by_pump: asyncio.Task[None] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamworker-heartbeat", daemon=True)
 
@@ -97,18 +101,19 @@ class Heartbeat:
     def _run(self) -> None:
         failures = 0
         pause = self._interval
-        heard = time.monotonic()
+        self._heard = time.monotonic()
         while not self._stop.wait(pause):
             try:
                 self._beat()
-                failures, pause, heard = 0, self._interval, time.monotonic()
+                failures, pause = 0, self._interval
             except StreamworkerError as error:
                 self._link.close()  # a server that is no primary any more answers too (R42)
                 failures += 1
                 pause = min(self._interval, backoff(failures))
                 if failures == 1:
                     log.warning("heartbeat failed, trying again: %s", error)
-                if time.monotonic() - heard > self._settings.lease:
+                self._in_loop(self._go_by_pump)
+                if time.monotonic() - self._heard > self._settings.lease:
                     self._in_loop(self._pump.standing.out_of_touch)
             except Exception:
                 failures += 1
@@ -120,7 +125,18 @@ class Heartbeat:
         for asked, call in calls(self._settings, self._pump):
             self._tell(asked, Answer.parse(self._link.script(call.script, self._tag, *call.argv)))
 
+    def _go_by_pump(self) -> None:
+        if self._by_pump is None or self._by_pump.done():
+            self._by_pump = self._loop.create_task(self._beat_by_pump())
+
+    async def _beat_by_pump(self) -> None:
+        link = self._pump.session.link
+        with contextlib.suppress(StreamworkerError):  # the thread tries again, and says so
+            for asked, call in calls(self._settings, self._pump):
+                self._tell(asked, Answer.parse(await link.script(call.script, self._tag, *call.argv)))
+
     def _tell(self, asked: dict[str, int], answer: Answer) -> None:
+        self._heard = time.monotonic()
         if self._stop.is_set():  # we have said good-bye, and that our key is gone is no news
             return
         self._in_loop(self._pump.standing.heard, asked, answer.lost, answer.cancelled)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
+
+from streamworker.core.errors import ConfigurationError
 
 log = logging.getLogger("streamworker.worker")
 
@@ -48,12 +51,38 @@ class Threads(ThreadPoolExecutor):
                 self.busy -= 1
 
 
-def run(main: Coroutine[Any, Any, None], *, slots: int) -> int:
+#: Which kind of loop, `asyncio` (as its policy says) or `uvloop`.
+LOOP_VARIABLE = "STREAMWORKER_LOOP"
+
+
+def maker() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the loop that was asked for. Raises ConfigurationError."""
+    match os.environ.get(LOOP_VARIABLE) or "asyncio":
+        case "asyncio":
+            return asyncio.new_event_loop
+        case "uvloop":
+            try:
+                import uvloop
+            except ImportError:
+                raise ConfigurationError(
+                    f"{LOOP_VARIABLE}: uvloop is not installed; install streamworker[uvloop], or leave it out"
+                ) from None
+            return uvloop.new_event_loop
+        case other:
+            raise ConfigurationError(f"{LOOP_VARIABLE} {other!r}: asyncio or uvloop")
+
+
+def run(
+    main: Coroutine[Any, Any, None],
+    *,
+    slots: int,
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> int:
     """Run it in a loop of its own; how many threads, tasks and processes are left that do not end.
 
     With such, whoever calls has to leave by `os._exit`: the interpreter would wait for them.
     """
-    loop = asyncio.new_event_loop()
+    loop = make()
     asyncio.set_event_loop(loop)
     threads = Threads(slots + SPARE_THREADS)
     others = {*threading.enumerate(), *_processes()}

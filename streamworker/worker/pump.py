@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from streamworker.core.errors import ConnectionLost
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan
 from streamworker.core.outcome import Release
@@ -278,7 +277,7 @@ class Pump:
             self.session.link.post(
                 partial(self._answered, flight), command, script, 1, self._tag, *flight.call.argv
             )
-        except ConnectionLost as error:
+        except Exception as error:  # no connection, or no memory for what is to be sent
             self._failed(flight, error)
             return False
         return True

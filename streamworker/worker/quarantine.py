@@ -52,6 +52,8 @@ class Quarantine:
                 continue  # from now on alone
             except StreamworkerError as error:
                 log.debug("quarantine: %s", error)
+            except Exception:
+                log.exception("quarantine")
 
     async def _apart(self, waiting: deque[str]) -> None:
         """Lane after lane, one job each, while any has one."""

@@ -128,7 +128,8 @@ class Runner:
         return True
 
     def _create(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._loop.create_task(work, context=self._context.copy())
+        # Not by `context=`, which a task factory of the app's may not know.
+        return self._context.copy().run(self._loop.create_task, work)
 
     def _begun(self, running: Running, task: Task[..., Any]) -> None:
         """The handler takes its first step: its time runs."""

@@ -97,13 +97,15 @@ class Worker:
         """Run until a signal; 0 when everything was settled or handed back. Raises ServerUnsuitable.
 
         1 when it ended by itself, since for minutes each slot was taken by a handler that does not end.
+        The loop is of the kind that `STREAMWORKER_LOOP` says.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError(
                 "run() hears signals, which only the main thread can: await serve() there"
             )
+        make = own_loop.maker()
         self._alone = True
-        if left := own_loop.run(self._run_with_signals(), slots=self.concurrency):
+        if left := own_loop.run(self._run_with_signals(), slots=self.concurrency, make=make):
             self._leave(f"{left} threads, tasks or processes that handlers began")
         return self._code
 

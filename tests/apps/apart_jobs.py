@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -88,7 +89,8 @@ def struck(ctx: Context, then: str = "return") -> int:
 
 @app.task(retry=SHORT, run_in="process")
 def where(ctx: Context) -> dict[str, object]:
-    return {"pid": os.getpid(), "parent": os.getppid(), "thread": threading.current_thread().name}
+    thread = threading.current_thread().name
+    return {"pid": os.getpid(), "parent": os.getppid(), "thread": thread, "folder": str(Path.cwd())}
 
 
 @app.task(retry=SHORT, run_in="process")
@@ -96,6 +98,21 @@ async def where_async(ctx: Context, seconds: float = 0.0) -> dict[str, object]:
     journal().start(ctx)
     await asyncio.sleep(seconds)
     return {"pid": os.getpid(), "state": ctx.state}
+
+
+@app.task(retry=Retry.never(), run_in="process")
+async def end_the_loop(ctx: Context, how: str) -> int:
+    """Its process, which goes on."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    if how == "stop":
+        asyncio.get_running_loop().stop()
+    else:
+        asyncio.get_running_loop().create_task(leave())
+    await asyncio.sleep(0.02)
+    return os.getpid()
 
 
 @app.task(retry=Retry.never(), run_in="process")

@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 
-from streamworker import App, ConnectionLost, Context, EnqueueRejected, Retry, SyncClient
+from streamworker import (
+    App,
+    ConnectionLost,
+    Context,
+    EnqueueRejected,
+    Retry,
+    ServerUnsuitable,
+    SyncClient,
+    Worker,
+)
 from streamworker.store.connection import Argument, Link, ReplyError
 from streamworker.store.server import check_server
 from tests.chaos.conftest import LEASE, OwnServer
 from tests.integration.history import Journal, Observer, judge
 from tests.integration.serving import serving
 from tests.proxy import Proxy
+from tests.servers import BenchServer
 from tests.waiting import wait_until_async
 
 
@@ -137,3 +147,29 @@ async def test_a_server_that_is_not_ready_yet_is_no_server_without_lua(word: str
 
     with pytest.raises(ConnectionLost, match=word):
         await check_server(Loading("redis://127.0.0.1:1/0"))
+
+
+@pytest.mark.parametrize("word", ["MOVED 7365 10.0.0.2:6379", "ASK 7365 10.0.0.2:6379"])
+async def test_a_node_of_a_cluster_is_named_as_such(
+    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """taskiq-redis#92 and others: what users saw was the redirection, in the words of the server."""
+    send = Link.send
+
+    def redirect(link: Link, *arguments: Argument) -> asyncio.Future[Any]:
+        if arguments[0] not in ("HMGET", "EVALSHA"):
+            return send(link, *arguments)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.set_exception(ReplyError(word))
+        return answer
+
+    monkeypatch.setattr(Link, "send", redirect)
+    async with App("cases", redis_url=valkey.url, namespace=namespace) as app:
+
+        @app.task
+        async def work(ctx: Context) -> None: ...
+
+        with pytest.raises(ServerUnsuitable, match="Redis Cluster"):
+            await Worker(app).serve()
+        with pytest.raises(ServerUnsuitable, match="Redis Cluster"):
+            await work.enqueue()

@@ -7,7 +7,7 @@ import socket
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import redis
@@ -15,7 +15,7 @@ import redis
 from streamworker import App, Client, ConnectionLost, Context, ServerUnsuitable, SyncClient
 from streamworker.flow.cache import Cache
 from streamworker.settings import read
-from streamworker.store.connection import Link, SyncLink
+from streamworker.store.connection import Argument, Link, SyncLink, Told
 from tests.integration.serving import serving
 from tests.servers import BenchServer
 from tests.waiting import wait_until, wait_until_async
@@ -147,6 +147,52 @@ async def test_what_cannot_be_sent_leaves_the_connection_in_step(valkey: BenchSe
 
     assert await asyncio.wait_for(link.call("ECHO", "mine"), 2) == b"mine"
     await link.close()
+
+
+async def test_an_enqueue_that_finds_no_memory_to_be_sent_with_is_told_so(
+    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited for it waited for ever, and so did all others of that turn."""
+    async with Client(valkey.url, app="cases", namespace=namespace) as client:
+        await client.enqueue("work", {})  # connected
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "send_script", _no_memory)
+            with pytest.raises(MemoryError):
+                await asyncio.wait_for(client.enqueue("work", {}), 2)
+
+        assert (await client.enqueue("work", {})).id
+
+
+def _no_memory(*_: Any) -> NoReturn:
+    raise MemoryError
+
+
+async def test_an_exchange_that_finds_no_memory_to_be_sent_with_is_sent_again(
+    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcomes were told to nobody: their jobs were kept by heartbeats, for ever."""
+    post, failing, failed = Link.post, False, 0
+
+    def fickle(link: Link, told: Told, *arguments: Argument) -> None:
+        nonlocal failed
+        if failing and failed < 3:
+            failed += 1
+            raise MemoryError
+        post(link, told, *arguments)
+
+    monkeypatch.setattr(Link, "post", fickle)
+    async with App("cases", redis_url=valkey.url, namespace=namespace, lease="1s") as app:
+
+        @app.task
+        async def work(ctx: Context) -> int:
+            nonlocal failing
+            failing = True
+            return ctx.attempt
+
+        async with serving(app):
+            assert await (await work.enqueue()).result(10) == 1
+
+    assert failed == 3
 
 
 def _answer_with(text: bytes, times: int) -> int:

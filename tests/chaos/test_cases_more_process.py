@@ -31,14 +31,14 @@ pytestmark = pytest.mark.skipif(
 Start = Callable[..., WorkerProcess]
 
 
-@pytest.fixture
-def start(valkey: BenchServer, namespace: str) -> Iterator[Start]:
+@pytest.fixture(params=["asyncio", "uvloop"])
+def start(valkey: BenchServer, namespace: str, request: pytest.FixtureRequest) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(*arguments: str, url: str = valkey.url, up: str = "slots", **env: str) -> WorkerProcess:
             worker = WorkerProcess(
                 "more_jobs:app", *arguments, redis_url=url, namespace=namespace,
-                env={"STREAMWORKER_LEASE": "2s", **env},
+                env={"STREAMWORKER_LEASE": "2s", "STREAMWORKER_LOOP": request.param, **env},
             )  # fmt: skip
             stack.enter_context(worker)
             worker.wait_for_log(up, timeout=30)

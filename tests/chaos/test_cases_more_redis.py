@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from streamworker import App, Context, Retry
+from streamworker import App, Context, Retry, Worker
 from streamworker.embedded import EmbeddedServer
 from streamworker.store import lua
 from streamworker.store.connection import Argument, Link, ReplyError, Told
 from streamworker.store.keys import Keys
 from streamworker.worker import log_bound
+from streamworker.worker import worker as worker_module
+from streamworker.worker.parts import Parts
 from tests.chaos.conftest import LEASE
 from tests.integration.serving import serving
 from tests.servers import BenchServer, ServerFactory
@@ -100,8 +102,9 @@ async def test_steps_that_are_refused_keep_no_other_from_being_done(
         "ERR max daily request limit exceeded",
         "NOPERM this user has no permissions to run the 'evalsha' command",
         "ERR ACL failure in script: User w has no permissions to run the 'xadd' command, on @user_script:1.",
+        "ERR Error running script, on @user_script:1: Script killed by user with SCRIPT KILL.",
     ],
-    ids=["too many", "rights", "rights of a script"],
+    ids=["too many", "rights", "rights of a script", "killed"],
 )
 async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
     valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch, refusal: str
@@ -133,3 +136,37 @@ async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
             assert await job.result(10) == 1
 
     assert (refused, runs) == (4, 1)
+
+
+async def test_a_heartbeat_that_the_server_takes_no_connection_of_goes_by_another(
+    own_valkey: ServerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `maxclients` full for longer than a lease a worker's own keeper took its running job from it."""
+    made: list[Parts] = []
+
+    class Seen(Parts):
+        def __init__(self, worker: Worker) -> None:
+            super().__init__(worker)
+            made.append(self)
+
+    monkeypatch.setattr(worker_module, "Parts", Seen)
+    server = own_valkey()
+    async with App("cases", redis_url=server.url, lease=LEASE) as app:
+
+        @app.task(retry=Retry.never())
+        async def work(ctx: Context) -> int:
+            heartbeat = made[0].heartbeat.link
+            await wait_until_async(lambda: heartbeat.last_reply, what="a heartbeat")
+            host, port = heartbeat._connection._sock.getsockname()
+            with redis.Redis.from_url(server.url) as client:
+                client.config_set("maxclients", len(client.client_list()) - 2)  # neither ours nor that
+                client.client_kill(f"{host}:{port}")
+            await asyncio.sleep(2.5 * LEASE)
+            return ctx.attempt
+
+        async with serving(app):
+            job = await work.enqueue()
+            assert await job.result(10) == 1
+        record = await app.queue().record(job.id)
+
+    assert (record.starts, record.strikes) == (1, 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,13 +15,14 @@ import pytest
 
 from streamworker import App, Client, Context
 from streamworker.core.errors import ConfigurationError
+from streamworker.worker import children
 from streamworker.worker.children import Child
 from streamworker.worker.wire import Head
 from tests.apps import apart_jobs
 from tests.integration.apart import Bench, alive, bench_of, children_of
 from tests.integration.serving import failure, serving
 from tests.servers import BenchServer
-from tests.waiting import wait_until_async
+from tests.waiting import Stopwatch, wait_until_async
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -45,6 +46,18 @@ async def test_a_plain_function_runs_in_a_child_process(bench: Bench) -> None:
     assert found["pid"] != os.getpid()
     assert found["parent"] == os.getpid()
     assert bench.observer.path(job.id) == ["queued", "claimed", "processing", "succeeded"]
+
+
+async def test_a_child_begins_where_the_worker_began(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler had changed the directory: a child that came later found no files and no modules."""
+    began = str(Path.cwd())
+    async with serving(bench.app):
+        monkeypatch.chdir(tmp_path)
+        found = await (await apart_jobs.where.enqueue()).result(20)
+
+    assert found["folder"] == began
 
 
 async def test_a_child_runs_one_job_after_another_in_its_own_lifespan(bench: Bench) -> None:
@@ -165,6 +178,14 @@ async def test_a_running_job_can_be_cancelled(bench: Bench) -> None:
     assert failed.code == "cancelled"
 
 
+async def test_a_handler_that_ends_the_loop_of_its_child_ends_nothing(bench: Bench) -> None:
+    """The child died of it, and told the job's end as one that it had not come to."""
+    async with serving(bench.app):
+        found = [await (await apart_jobs.end_the_loop.enqueue(how)).result(20) for how in ("stop", "exit")]
+
+    assert found[0] == found[1] != os.getpid()
+
+
 async def test_a_killed_process_is_a_death_of_its_job_alone(bench: Bench) -> None:
     async with serving(bench.app):
         beside = await apart_jobs.holds_on.enqueue()
@@ -193,6 +214,41 @@ async def test_a_job_waits_while_no_child_comes_up(
 
     record = bench.observer.record(job.id)
     assert (record.attempt, record.starts, record.strikes) == (1, 1, 0)
+
+
+async def test_a_job_waits_while_there_are_too_many_open_files(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was charged an attempt; where it was one with strikes, the worker ended."""
+    failures = 0
+    pair = socket.socketpair
+
+    def fail_twice() -> tuple[socket.socket, socket.socket]:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise OSError(24, "Too many open files")
+        return pair()
+
+    async with serving(bench.app):
+        monkeypatch.setattr(socket, "socketpair", fail_twice)
+        job = await apart_jobs.where.enqueue()
+        await job.result(20)
+
+    record = bench.observer.record(job.id)
+    assert (failures, record.attempt, record.starts) == (3, 1, 1)
+
+
+async def test_a_child_comes_up_whatever_its_worker_has_for_a_path_and_for_stderr(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Path in sys.path, which imports skip, and a closed stderr, as daemons have it, were the end of it."""
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere"), "/nowhere/\udcff"])
+    monkeypatch.setattr(children, "_PROGRAM", f"import sys; sys.stderr = None\n{children._PROGRAM}")
+    async with serving(bench.app):
+        found = await (await apart_jobs.where.enqueue()).result(20)
+
+    assert found["pid"] != os.getpid()
 
 
 async def test_tasks_run_in_the_worker_when_no_child_lives(
@@ -235,9 +291,9 @@ async def test_an_idle_worker_with_children_stops_at_once(bench: Bench) -> None:
     async with serving(bench.app) as worker:
         pid = (await (await apart_jobs.where.enqueue()).result(20))["pid"]
         assert pid in children_of(os.getpid())
-        began = time.monotonic()
+        watch = Stopwatch()
         worker.stop()
-    took = time.monotonic() - began
+    took = watch.fair
 
     assert took < 1.0
     assert not alive(int(str(pid)))
