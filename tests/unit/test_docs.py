@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -118,9 +119,15 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield shlex.split(found[1], comments=True)
 
 
+@functools.cache
+def whole() -> Any:
+    """The command with all that are below it."""
+    return typer.main.get_command(command_line())
+
+
 def resolve(words: list[str]) -> tuple[Any, list[str]]:
     """The command that these words name, and the words that are its arguments."""
-    command: Any = typer.main.get_command(command_line())
+    command = whole()
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"streamworker has no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]

@@ -141,8 +141,7 @@ def turn_over(worker: Worker, limit: int, jobs: int, rng: random.Random) -> dict
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 64])
-@pytest.mark.parametrize("concurrency", [3, 12, 24])
-@pytest.mark.parametrize("reserved", [0, 2])
+@pytest.mark.parametrize(("concurrency", "reserved"), [(3, 0), (12, 2), (24, 0), (24, 2)])
 def test_lanes_with_work_share_the_shared_slots_by_weight(
     limit: int, concurrency: int, reserved: int
 ) -> None:
