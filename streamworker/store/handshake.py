@@ -97,4 +97,11 @@ def no_connection(url: str, error: BaseException) -> ConnectionLost | ServerUnsu
         return ServerUnsuitable(
             f"{redact(url)} refused the password", "check user and password in STREAMWORKER_REDIS_URL"
         )
+    if text.startswith("DB index is out of range"):
+        return ServerUnsuitable(
+            f"{redact(url)}: the server has no database of that number",
+            "take a smaller one in STREAMWORKER_REDIS_URL",
+        )
+    if url.startswith("rediss:") and isinstance(error, TimeoutError):
+        text += " (rediss:// is TLS; is that its port?)"
     return ConnectionLost(f"no connection to {redact(url)}: {text.replace(url, redact(url))}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from streamworker.app import App
 from streamworker.core import durations
 from streamworker.core.classify import error_text
-from streamworker.core.errors import InvalidArgument
+from streamworker.core.errors import InvalidArgument, UnknownTask
 from streamworker.core.gates import regate
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release
@@ -17,6 +18,13 @@ from streamworker.core.text import truncate_text
 from streamworker.task import Task
 from streamworker.worker.outcomes import unknown_task_outcome
 from streamworker.worker.running import Running
+
+log = logging.getLogger("streamworker.worker")
+
+#: Unknown tasks that are named in the log; producers may make up any number.
+UNKNOWN_NAMED = 100
+#: Characters of what is said of one: an app may have hundreds of tasks.
+UNKNOWN_SAID = 300
 
 
 class Fitness:
@@ -29,6 +37,7 @@ class Fitness:
             for name, lane in app.lanes.items()
             if lane.max_age is not None
         }
+        self._unknown: set[str] = set()
 
     def judge(self, running: Running) -> Task[..., Any] | Outcome:
         """The task that runs it, or what it comes to without running; notes what was read of it."""
@@ -41,6 +50,7 @@ class Fitness:
         running.task_name, running.envelope = envelope.task, envelope
         task = self._app.tasks.get(envelope.task)
         if task is None:
+            self._say_unknown(envelope.task)
             return unknown_task_outcome(envelope.task, claim.unknown_age_ms)
         try:
             task.signature.check(envelope.args)
@@ -57,6 +67,14 @@ class Fitness:
             text = f"it waited longer than the lane {claim.lane} allows for its first start"
             return Fail(ErrorClass.PERSISTENT, "expired", text, Reason.EXPIRED)
         return task
+
+    def _say_unknown(self, name: str) -> None:
+        """Once for each name: its jobs come back every few seconds."""
+        if name in self._unknown or len(self._unknown) >= UNKNOWN_NAMED:
+            return
+        self._unknown.add(name)
+        said = str(UnknownTask(name, self._app.tasks))[:UNKNOWN_SAID]
+        log.warning("%s; its jobs are handed back for an hour, for workers that know it", said)
 
     def _other_gates(self, claim: Claim, envelope: Envelope, task: Task[..., Any]) -> str | None:
         """What the job has to pass by this worker's newer declaration; None if it has passed it (D17)."""

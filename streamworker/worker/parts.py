@@ -161,11 +161,12 @@ class Parts:
         await self.pump.renewal.open()
         self.heartbeat.start()
         log.info(
-            "worker %s: %d slots, lanes %s, lease %g s",
+            "worker %s: %d slots, lanes %s, lease %g s, %d tasks",
             self.worker.id,
             self.worker.concurrency,
             ", ".join(self.worker.lanes),
             self.worker.app.settings.lease,
+            len(self.worker.app.tasks),
         )
         self.pump.kick()
 

@@ -18,13 +18,14 @@ from streamworker.core import durations
 from streamworker.core.job import Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.overrides import RetryOverrides
-from streamworker.core.states import Reason
+from streamworker.core.states import ErrorClass, Reason
 from streamworker.effects.transaction import committed_in
 from streamworker.flow.dependency import Told, blamed
 from streamworker.flow.locks import LockTold
 from streamworker.flow.renewals import Renewals
 from streamworker.store import traces
 from streamworker.task import Task
+from streamworker.worker import raising
 from streamworker.worker.burial import look
 from streamworker.worker.children import Died, Unloadable
 from streamworker.worker.fitness import Fitness
@@ -210,6 +211,8 @@ class Runner:
             else:
                 outcome = raised(error, running.claim, task, self.retries.of(task.name))
                 running.dependency = blamed(error)
+                if isinstance(outcome, Retry | Fail) and outcome.error_class is ErrorClass.UNKNOWN:
+                    raising.tell(running, error)
         if attempt is not None:
             attempt.ended(outcome)
         # The slot first, so that the call which settles this job also claims for its slot.

@@ -18,6 +18,7 @@ from streamworker import (
     Context,
     InvalidArgument,
     PayloadTooLarge,
+    Retry,
     SerializationError,
     ServerUnsuitable,
     Status,
@@ -227,6 +228,14 @@ async def test_the_right_password_stays_secret_while_things_fail(
     assert "s3cret" not in caplog.text
 
 
+async def test_a_database_that_the_server_has_not_is_refused(valkey: BenchServer) -> None:
+    """Trying again would not help, nor would another Redis."""
+    refused = await refusal(f"redis://127.0.0.1:{valkey.port}/99")
+
+    assert isinstance(refused, ServerUnsuitable)
+    assert "no database of that number" in str(refused)
+
+
 # --- requests --------------------------------------------------------------------------------------------
 
 
@@ -269,11 +278,43 @@ async def test_a_claim_for_a_lane_that_is_not_ours_is_refused_at_once(app: App) 
         Worker(app, lanes=["urgent"])
 
 
+# --- bugs ------------------------------------------------------------------------------------------------
+
+
+async def test_a_bug_is_logged_with_the_line_that_raised_and_without_its_text(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error's text may quote arguments, which are in no log."""
+
+    @app.task(retry=Retry.never())
+    async def in_the_loop(ctx: Context, card: str) -> str:
+        prices: dict[str, str] = {}
+        return prices[card]
+
+    @app.task(retry=Retry.never())
+    def in_a_thread(ctx: Context, card: str) -> int:
+        return int(card)
+
+    @app.task(retry=Retry.never())
+    async def declared(ctx: Context, card: str) -> None:
+        raise TransientError("no answer")
+
+    async with serving(app):
+        for task in (in_the_loop, in_a_thread, declared):
+            await failure(await task.enqueue("4111-1111"))
+
+    said = {record.getMessage() for record in caplog.records if " raised " in record.getMessage()}
+    assert {line.partition("\n")[0].rpartition(" ")[2] for line in said} == {"KeyError", "ValueError"}
+    for line in said:
+        assert line.split("\n")[1].startswith(f'  File "{__file__}", line '), "the handler comes first"
+    assert "4111" not in caplog.text
+
+
 # --- tasks that a worker does not know -------------------------------------------------------------------
 
 
 async def test_an_unknown_task_is_handed_back_and_after_an_hour_is_a_dead_letter(
-    app: App, observer: Observer, valkey: BenchServer, namespace: str
+    app: App, observer: Observer, valkey: BenchServer, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D17, issue: accepted by Client, handed back uncharged (B42); after an hour `unknown_task`."""
     async with Client(valkey.url, app="worker-tests", namespace=namespace) as client, serving(app):
@@ -291,6 +332,7 @@ async def test_an_unknown_task_is_handed_back_and_after_an_hour_is_a_dead_letter
 
     assert (failed.code, failed.error_class) == ("unknown_task", "persistent")
     assert "tomorrows_task" in failed.error
+    assert caplog.text.count("no task is named 'tomorrows_task'") == 1, "its worker says so, once"
     assert observer.dead_letters()[job.id]["code"] == "unknown_task"
     assert observer.leftovers() == []
 
