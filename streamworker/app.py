@@ -27,13 +27,14 @@ from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, UnknownTask
 from streamworker.core.gates import breaker_of
+from streamworker.core.ids import check_job_id
 from streamworker.core.lane import BACKLOG, DEFAULT_LANE, DEFAULT_LANES, Lane, Pressure, check_lane_name
 from streamworker.core.limits import Dependency, Limit, check_dependencies
 from streamworker.core.outcome import Skip, Snooze
 from streamworker.core.retry import Retry
 from streamworker.core.router import Route, Router
 from streamworker.core.states import Disposition
-from streamworker.declaring import make_cron, make_task
+from streamworker.declaring import check_options, make_cron, make_task
 from streamworker.effects.duplicates import DuplicateOn
 from streamworker.settings import Settings
 from streamworker.store.keys import Keys
@@ -92,6 +93,8 @@ class App:
             name, redis_url=redis_url, namespace=namespace, lease=lease, postgres_dsn=postgres_dsn
         )
         Keys(self.settings.namespace)  # refuses a name that cannot be a namespace
+        if not isinstance(lanes, Mapping | None):
+            raise ConfigurationError('lanes= is a mapping, such as {"priority": Lane(), "normal": Lane()}')
         chosen = dict(settings_module.read_lanes() or DEFAULT_LANES if lanes is None else lanes)
         for lane, spec in chosen.items():
             check_lane_name(lane)
@@ -227,6 +230,7 @@ class App:
         `Concurrency(...)`. `coalesce`: jobs that come within a window become one, see `Coalesce`. Raises
         ConfigurationError, DurationError or InvalidArgument.
         """
+        check_options(options)
         if handler is not None:
             return self._register(handler)
         return TaskDecorator(self, options)
@@ -247,6 +251,7 @@ class App:
         are those of `task`; the handler takes its context, whose `tick` is the time it was due. Raises
         ConfigurationError, DurationError or InvalidArgument.
         """
+        check_options(options)
 
         def register(handler: Callable[[Context], Any]) -> Task[[], Any]:
             task, cron = make_cron(self, handler, spec, overlap=overlap, tz=tz, **options)
@@ -275,8 +280,8 @@ class App:
         return handle_of(placed, job, key, self._source)
 
     def handle(self, job_id: str) -> Job[Any]:
-        """A handle on a job that is there, or will be."""
-        return Job(job_id, Disposition.ACCEPTED, self._source)
+        """A handle on a job that is there, or will be. Raises InvalidArgument for what is no job id."""
+        return Job(check_job_id(job_id), Disposition.ACCEPTED, self._source)
 
     async def feel(self) -> None:
         """Hear of the pressure in the lanes, once a second at most, if a rule asks for it."""
@@ -337,6 +342,10 @@ class App:
     def warnings(self) -> list[str]:
         """What is allowed but odd, one line each; printed when a worker starts."""
         found = [line for task in self.tasks.values() for line in task.policy.warnings(task.name)]
+        if not self.tasks:
+            found.append(
+                f"app {self.name} has no task: is the module imported that declares them, and with this app?"
+            )
         found += [
             f"task {task.name} declares lane {task.policy.lane}, which does not accept it: its jobs go to "
             f"{self.default_lane}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from streamworker.context import Context
@@ -115,6 +117,38 @@ def make_task(
     task: Task[..., Any] = Task(task_name, handler, policy, signature, app)
     _check_merging(task)
     return task
+
+
+#: What `app.task` takes.
+OPTIONS = tuple(
+    name for name, one in inspect.signature(make_task).parameters.items() if one.kind is one.KEYWORD_ONLY
+)
+#: What other queues call it, and what it is here.
+_ELSEWHERE = {
+    "attempts": "retry",
+    "autoretry_for": "transient",
+    "backoff": "retry",
+    "expires": "deadline",
+    "max_retries": "retry",
+    "max_tries": "retry",
+    "priority": "lane",
+    "queue": "lane",
+    "queue_name": "lane",
+    "rate_limit": "limits",
+    "retries": "retry",
+    "time_limit": "timeout",
+    "unique": "key",
+}
+
+
+def check_options(given: Iterable[str]) -> None:
+    """Raises ConfigurationError for an option that no task has, with the one that was probably meant."""
+    for name in given:
+        if name in OPTIONS:
+            continue
+        near = _ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, OPTIONS, n=1)), None)
+        hint = f"did you mean {near}=?" if near else f"there are: {', '.join(OPTIONS)}"
+        raise ConfigurationError(f"a task has no option {name}=; {hint}")
 
 
 def make_cron(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from streamworker.core import durations
@@ -64,6 +64,10 @@ class Policy:
         of_lane: tuple[str, ...] = (),
     ) -> Policy:
         """Checked values. Raises ConfigurationError or DurationError."""
+        if not isinstance(retry, Retry | None):
+            raise ConfigurationError(
+                f'task {name}: retry= is a Retry, such as Retry.fixed(3, "30s"), not {retry!r}'
+            )
         retry = retry or Retry()
         seconds = durations.parse(timeout, what=f"task {name}: timeout")
         if seconds <= 0:
@@ -79,6 +83,12 @@ class Policy:
         if run_in not in ("thread", "process"):
             raise ConfigurationError(f'task {name}: run_in= is "thread" or "process", not {run_in!r}')
         for kind, types in (("transient", transient), ("persistent", persistent)):
+            given: object = types
+            if not isinstance(given, Collection) or isinstance(given, str):
+                raise ConfigurationError(
+                    f"task {name}: {kind}= is a tuple of exception types, such as (LookupError,), not "
+                    f"{types!r}"
+                )
             for each in types:
                 if not _is_exception_type(each):
                     raise ConfigurationError(f"task {name}: {kind}= takes exception types, not {each!r}")

@@ -22,6 +22,7 @@ from streamworker.core.errors import (
     DurationError,
     EnqueueRejected,
     IdempotencyConflict,
+    InvalidArgument,
     JobFailed,
     PayloadTooLarge,
     ResultTimeout,
@@ -132,7 +133,7 @@ def new_job(
         coalescer = None  # it has a time of its own
     lengths: Sequence[int] = ()
     if coalescer is None:
-        encoded = codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
+        encoded = codec.encode_args(_plain(args), limit=MAX_PAYLOAD_BYTES)
     else:
         encoded, lengths = coalescer.pack(args, limit=MAX_PAYLOAD_BYTES)
     lane, why, backlog = options.lane or own, "", ""
@@ -185,7 +186,15 @@ def new_job(
 
 def check_args(args: Mapping[str, Any]) -> None:
     """Refuse arguments that no lane can take, before anything is sent. Raises as `new_job`."""
-    codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES)
+    codec.encode_args(_plain(args), limit=MAX_PAYLOAD_BYTES)
+
+
+def _plain(args: Mapping[str, Any]) -> dict[str, Any]:
+    if type(args) is dict:
+        return args
+    if not isinstance(args, Mapping):
+        raise InvalidArgument("args", args, 'are a mapping of names to values, such as {"order": 7}')
+    return dict(args)
 
 
 def with_key_and_deadline(
@@ -244,7 +253,7 @@ def explain_route(
 ) -> tuple[Decision, list[Step]]:
     """Where `declared_job` would let the job wait, and what was looked at. Raises SerializationError."""
     own = router.default if declared is None else declared.lane
-    size = len(codec.encode_args(dict(args), limit=MAX_PAYLOAD_BYTES))
+    size = len(codec.encode_args(_plain(args), limit=MAX_PAYLOAD_BYTES))
     return router.explain(Subject(task, own, options.lane, options.tenant, size), pressure)
 
 

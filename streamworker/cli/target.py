@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from streamworker.app import App
 
 _FORM = "name it as MODULE:APP, such as shop.tasks:app"
+#: Where this package is.
+_OURS = str(Path(__file__).parents[1]) + "/"
 
 
 def load_app(target: str) -> App:
@@ -75,16 +77,16 @@ def _near(name: str) -> str:
 
 
 def _broken(name: str, error: Exception) -> str:
-    frames = [
+    # What we refuse is said of the line that asked for it, not of ours.
+    theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+        if not frame.filename.startswith(("<frozen", _OURS)) and "importlib" not in frame.filename
     ]
-    ours = [frame for frame in frames if "importlib" not in frame.filename]
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({error.filename}, line {error.lineno})"
         said = error.msg
     else:
-        place = f" ({ours[-1].filename}, line {ours[-1].lineno})" if ours else ""
+        place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
         said = str(error)
     return f"module {name!r} cannot be imported: {type(error).__name__}: {said}{place}"

@@ -89,6 +89,9 @@ class Retry:
     jitter: float = DEFAULT_JITTER
 
     def __post_init__(self) -> None:
+        given: list[object] = [self.delays_ms, self.unknown_ms]
+        if not all(isinstance(each, tuple) for each in given):
+            raise ConfigurationError('name a schedule: Retry.fixed(3, "30s"), Retry.schedule("30s", "2m")')
         if not 0 <= self.jitter < 1:
             raise ConfigurationError(
                 f"jitter {self.jitter!r} must be at least 0 and below 1; 0.1 spreads by ±10 %"

@@ -9,6 +9,9 @@ from typing import Any
 
 from streamworker.core.errors import ConfigurationError
 
+#: What no context is: a first parameter that is said to be of these types was meant for an argument.
+_DATA = {kind.__name__: kind for kind in (bool, bytes, dict, float, int, list, str)}
+
 
 class BadArguments(TypeError):
     """The arguments do not fit the handler's signature; the message names what is wrong."""
@@ -43,6 +46,17 @@ class Signature:
                 f"task {name}: the first parameter of a handler is its context: "
                 f"def {getattr(handler, '__name__', name)}(ctx: Context, ...)"
             )
+        first = parameters[0]
+        if first.name in ("self", "cls"):
+            raise ConfigurationError(
+                f"task {name}: a handler is a function, no method: nobody would give it its {first.name}"
+            )
+        for kind in _DATA.items():
+            if first.annotation in kind:
+                raise ConfigurationError(
+                    f"task {name}: the first parameter of a handler is its context, {first.name!r} is a "
+                    f"{kind[0]}: def {getattr(handler, '__name__', name)}(ctx: Context, {first.name}, ...)"
+                )
         names: list[str] = []
         required: set[str] = set()
         is_open = False

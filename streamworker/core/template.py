@@ -58,6 +58,10 @@ class KeyTemplate:
         Raises ConfigurationError for an unknown field, attribute or index access, a format or conversion, two
         fields with nothing between them that could keep them apart, an empty template or one without a field.
         """
+        if not isinstance(text, str):
+            raise ConfigurationError(
+                f'{what} is a text over the arguments, such as "order:{{order_id}}", not {text!r}'
+            )
         try:
             parts = list(string.Formatter().parse(text))
         except ValueError as exc:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from streamworker.core.errors import InvalidArgument
+
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,47}\Z")
 
 #: Suffix of a lane's streams by the kind letter that a record's `entry` carries.
@@ -130,9 +132,10 @@ class Keys:
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.match(self.namespace):
-            raise ValueError(
-                f"namespace {self.namespace!r}: use 1 to 48 letters, digits, '.', '_' or '-', "
-                "beginning with a letter or digit"
+            raise InvalidArgument(
+                "namespace",
+                self.namespace,
+                "use 1 to 48 letters, digits, '.', '_' or '-', beginning with a letter or digit",
             )
 
     @property

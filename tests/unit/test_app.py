@@ -40,6 +40,7 @@ def test_a_name_is_all_that_an_app_needs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(lane.reserved for lane in app.lanes.values())
     assert app.default_lane == "normal"
     assert repr(app) == "<App shop: 0 tasks, lanes priority, normal>"
+    app.task(handler)
     assert app.warnings() == []
 
 
@@ -81,7 +82,7 @@ def test_a_bad_variable_is_named() -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a{b", "x" * 49, "-x", "a:b"])
 def test_a_name_that_cannot_be_a_namespace_is_refused(name: str) -> None:
     """DESIGN 5: it becomes the hash tag of every key."""
-    with pytest.raises(ValueError, match="namespace"):
+    with pytest.raises(InvalidArgument, match="namespace"):
         App(name)
 
 
@@ -109,7 +110,12 @@ def test_lanes_are_what_was_declared() -> None:
 
 @pytest.mark.parametrize(
     ("lanes", "named"),
-    [({}, "at least one lane"), ({"Not A Lane": Lane()}, "lane name"), ({"fast": 4}, "Lane")],
+    [
+        ({}, "at least one lane"),
+        ({"Not A Lane": Lane()}, "lane name"),
+        ({"fast": 4}, "Lane"),
+        (["fast", "slow"], "lanes= is a mapping"),
+    ],
 )
 def test_lanes_that_cannot_work_are_refused(lanes: Any, named: str) -> None:
     """STYLE, Errors."""
@@ -166,6 +172,13 @@ def test_odd_policies_are_warned_of() -> None:
     lines = app.warnings()
 
     assert [line.split()[1] for line in lines] == ["hasty", "stubborn", "marching"]
+
+
+def test_an_app_without_a_task_is_warned_of() -> None:
+    """Its worker would hand every job back: mostly the module with the tasks was not imported."""
+    (line,) = App("shop").warnings()
+
+    assert line.startswith("app shop has no task: ")
 
 
 # --- workers ---------------------------------------------------------------------------------------------

@@ -224,6 +224,12 @@ app = App("shop")
 other = App("other")
 number = 7
 """
+REFUSED = """
+from streamworker import App
+app = App("shop")
+@app.task(retries=3)
+async def pack(ctx): ...
+"""
 
 
 @pytest.fixture
@@ -234,6 +240,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cli_broken.py").write_text("x = 1\ny = 1 / 0\n")
     (tmp_path / "cli_typo.py").write_text("x = (\n")
     (tmp_path / "cli_needs.py").write_text("import not_installed_anywhere\n")
+    (tmp_path / "cli_refused.py").write_text(REFUSED)
     return tmp_path
 
 
@@ -250,6 +257,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (":app", "names no app; name it as MODULE:APP"),
         ("cli_broken:app", "ZeroDivisionError: division by zero"),
         ("cli_broken:app", "cli_broken.py, line 2"),
+        ("cli_refused:app", "ConfigurationError: a task has no option retries=; did you mean retry=?"),
+        ("cli_refused:app", "cli_refused.py, line 4)"),
         ("cli_typo:app", "SyntaxError: '(' was never closed"),
         ("cli_needs:app", "No module named 'not_installed_anywhere'"),
     ],
@@ -302,8 +311,9 @@ def test_lua_list_has_every_script() -> None:
 
     assert [row["name"] for row in listed] == list(lua.names())
     assert set(listed[0]) == {"name", "sha", "bindings", "rows"}
+    shown = call("lua", "list").stdout
     for name in lua.names():
-        assert re.search(rf"^{name} +\d+ ", call("lua", "list").stdout, re.MULTILINE)
+        assert re.search(rf"^{name} +\d+ ", shown, re.MULTILINE)
 
 
 # --- safe output -----------------------------------------------------------------------------------------

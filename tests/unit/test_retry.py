@@ -117,6 +117,7 @@ def test_never_means_one_attempt_whatever_the_error() -> None:
         lambda: Retry.exponential(factor=math.nan),
         lambda: Retry.schedule("1s", unknown="2m"),
         lambda: Retry(tuple([1000] * 1000)),
+        lambda: Retry(3),  # type: ignore[arg-type]
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(make: Any) -> None:

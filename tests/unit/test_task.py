@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -115,8 +117,20 @@ def test_handlers_that_cannot_be_called_by_name_are_refused_at_once(app: App) ->
     def only_keywords(*, ctx: Context) -> None: ...
     def any_number(ctx: Context, *values: int) -> None: ...
     def by_position(ctx: Context, a: int, b: int, /) -> None: ...
+    def no_context_but_data(number: int, other: int) -> None: ...
+    def real_types(text, other): ...  # type: ignore[no-untyped-def]
+    def a_method(self: object, ctx: Context) -> None: ...
 
-    for handler in (no_context, only_keywords, any_number, by_position):
+    real_types.__annotations__["text"] = str
+    for handler in (
+        no_context,
+        only_keywords,
+        any_number,
+        by_position,
+        no_context_but_data,
+        real_types,
+        a_method,
+    ):
         with pytest.raises(ConfigurationError, match=handler.__name__):
             Signature.of(handler.__name__, handler)
 
@@ -166,6 +180,10 @@ def test_a_task_that_declares_nothing_is_complete(app: App) -> None:
         ({"persistent": (ValueError(),)}, "persistent"),
         ({"lane": "urgent"}, "priority, normal"),
         ({"name": "no spaces"}, "no spaces"),
+        ({"retry": 3}, 'retry= is a Retry, such as Retry.fixed(3, "30s"), not 3'),
+        ({"key": 7}, 'such as "order:{order_id}", not 7'),
+        ({"transient": ValueError}, "such as (LookupError,), not <class 'ValueError'>"),
+        ({"persistent": "ValueError"}, "such as (LookupError,), not 'ValueError'"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused_when_it_is_declared(
@@ -180,6 +198,23 @@ def test_a_policy_that_cannot_work_is_refused_when_it_is_declared(
 
     assert named in str(refused.value)
     assert app.tasks == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("timout", "did you mean timeout=?"),
+        ("max_retries", "did you mean retry=?"),
+        ("queue", "did you mean lane=?"),
+        ("rate_limit", "did you mean limits=?"),
+        ("acks_late", "there are: name, lane, retry, "),
+    ],
+)
+def test_an_option_that_is_none_names_the_one_that_was_meant(app: App, option: str, meant: str) -> None:
+    declares: list[Any] = [app.task, partial(app.cron, "* * * * *")]
+    for declare in declares:
+        with pytest.raises(ConfigurationError, match=re.escape(f"no option {option}=; {meant}")):
+            declare(**{option: 3})
 
 
 def test_a_window_may_be_as_long_as_the_retries_and_no_shorter(app: App) -> None:
