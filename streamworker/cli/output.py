@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamworker.core.text import counted as counted
 from streamworker.core.text import visible
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ def short(text: object, limit: int = CELL) -> str:
     """The first line of a text, cut to fit a cell, safe to print."""
     first = str(text).strip().partition("\n")[0]
     return clean(first if len(first) <= limit else first[: limit - 1] + "…")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def emit_json(value: Any) -> None:

@@ -19,6 +19,11 @@ _UNSAFE = re.compile(
 )
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def visible(text: str, *, lines: bool = False) -> str:
     """The text with control characters made visible, such as `\\x1b`; `lines` leaves line breaks alone."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from streamworker.core import durations
 from streamworker.core.job import Record
 from streamworker.core.lane import BACKLOG
+from streamworker.core.text import counted
 from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks, tune
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
@@ -154,7 +155,9 @@ def workers(depths: Depths, lanes: Sequence[str], alive: Sequence[dict[str, Any]
     waiting = {lane: depths.entries(lane) - depths.delivered(lane) for lane in lanes}
     deserted = [lane for lane in lanes if waiting[lane] > 0 and lane not in served]
     shown = (
-        f"{len(alive)} workers alive, serving {', '.join(sorted(served))}" if alive else "no worker is alive"
+        f"{counted(len(alive), 'worker')} alive, serving {', '.join(sorted(served))}"
+        if alive
+        else "no worker is alive"
     )
     if deserted:
         jobs = ", ".join(f"{waiting[lane]} in {lane}" for lane in deserted)
@@ -169,7 +172,7 @@ def workers(depths: Depths, lanes: Sequence[str], alive: Sequence[dict[str, Any]
 def schedule(queue: Queue, depths: Depths, alive: bool) -> Finding:
     """Due jobs are moved into their lanes."""
     late_ms = 0 if depths.next_due_ms is None else depths.now_ms - depths.next_due_ms
-    shown = f"{depths.scheduled} jobs wait for their time"
+    shown = f"{counted(depths.scheduled, 'job')} in the schedule"
     if late_ms > queue.settings.lease_ms + OVERDUE_MS:
         return problem(
             "schedule",
@@ -245,7 +248,7 @@ def dead_letters(depths: Depths) -> Finding:
     if depths.dead_letters:
         return warning(
             "dead letters",
-            f"{depths.dead_letters} dead letters",
+            counted(depths.dead_letters, "dead letter"),
             "look with `streamworker dlq list`; replay or discard them",
         )
     return ok("dead letters", "none")

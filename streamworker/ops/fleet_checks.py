@@ -1,4 +1,4 @@
-"""The fleet agrees with itself: one version, one lease, and nobody keeps dying."""
+"""The fleet agrees with itself: one app, one version, one lease, and nobody keeps dying."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ from streamworker.ops.checks import Finding, ok, warning
 
 
 def agreement(alive: Sequence[Mapping[str, Any]], lease_ms: int) -> list[Finding]:
-    """All workers run the same version, and judge each other by the same lease.
+    """All workers run the same app in the same version, and judge each other by the same lease.
 
     `lease_ms` is what this command was given; a worker of before leases were told has None.
     """
     found = []
+    apps = Counter(str(worker["app"]) for worker in alive if worker["app"])
+    if len(apps) > 1:
+        shown = ", ".join(f"{count} of {app}" for app, count in sorted(apps.items()))
+        found.append(
+            warning(
+                "fleet",
+                f"workers of different apps share this namespace: {shown}",
+                "each hands back the jobs of the others, which end after an hour if nobody takes them: give "
+                "each app a namespace of its own; is STREAMWORKER_NAMESPACE set for both?",
+            )
+        )
     versions = Counter(str(worker["version"]) for worker in alive if worker["version"])
     if len(versions) > 1:
         shown = ", ".join(f"{count} run {version}" for version, count in sorted(versions.items()))
@@ -44,7 +55,7 @@ def agreement(alive: Sequence[Mapping[str, Any]], lease_ms: int) -> list[Finding
                 "set STREAMWORKER_LEASE here too, or this command judges by another time",
             )
         )
-    return found or [ok("fleet", f"{len(alive)} workers agree on version and lease")]
+    return found or [ok("fleet", "app, version and lease agree")]
 
 
 def deaths(stats: Mapping[str, int]) -> Finding:

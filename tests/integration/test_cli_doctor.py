@@ -150,7 +150,7 @@ def test_jobs_in_a_lane_that_nobody_serves(desk: Desk) -> None:
     row = examine(desk)["workers"]
 
     assert row["severity"] == "problem"
-    assert row["found"] == "1 workers alive, serving normal, priority; jobs wait: 1 in night"
+    assert row["found"] == "1 worker alive, serving normal, priority; jobs wait: 1 in night"
 
 
 def test_no_worker_and_nothing_to_do_is_a_warning(desk: Desk) -> None:
@@ -165,7 +165,7 @@ def test_a_schedule_that_nobody_looks_at(desk: Desk) -> None:
     row = examine(desk)["schedule"]
 
     assert row["severity"] == "problem"
-    assert "1 jobs wait" in row["found"]
+    assert "1 job in the schedule" in row["found"]
 
 
 def test_a_counter_that_is_off_is_named_and_set_right(desk: Desk) -> None:
@@ -207,7 +207,7 @@ def test_dead_letters_are_a_warning(desk: Desk) -> None:
 
     row = examine(desk)["dead letters"]
 
-    assert (row["severity"], row["found"]) == ("warning", "1 dead letters")
+    assert (row["severity"], row["found"]) == ("warning", "1 dead letter")
 
 
 def test_jobs_in_quarantine_are_a_warning(desk: Desk) -> None:

@@ -86,9 +86,9 @@ def test_a_claim_that_nobody_takes_over_is_a_problem(desk: Desk) -> None:
     assert findings(desk, "claims")[0]["severity"] == "problem"
 
 
-def worker(desk: Desk, name: str, version: str, lease_ms: int) -> None:
+def worker(desk: Desk, name: str, version: str, lease_ms: int, app: str = "shop") -> None:
     """One that lives."""
-    facts = ("lanes", "normal", "version", version, "lease_ms", str(lease_ms))
+    facts = ("app", app, "lanes", "normal", "version", version, "lease_ms", str(lease_ms))
     desk.run(scripts.session(worker=name, own=0, liveness_ms=60_000, rows=facts))
 
 
@@ -100,6 +100,15 @@ def test_workers_that_differ_are_named(desk: Desk) -> None:
 
     assert versions["found"] == "workers of different versions: 2 run 1.0, 1 run 1.1"
     assert leases["found"] == "workers with different leases: 1 have 5s, 2 have 30s"
+
+
+def test_apps_that_share_a_namespace_are_named(desk: Desk) -> None:
+    for number, app in enumerate(("shop", "mail", "shop")):
+        worker(desk, f"w{number}", "1", 30_000, app)
+
+    (row,) = findings(desk, "fleet")
+
+    assert row["found"] == "workers of different apps share this namespace: 1 of mail, 2 of shop"
 
 
 def test_another_lease_than_the_fleet_has_is_named(desk: Desk) -> None:

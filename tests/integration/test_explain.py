@@ -63,7 +63,7 @@ def test_no_worker_serves_its_lane(desk: Desk) -> None:
     found = explain(desk, desk.put(lane="bulk"))
 
     assert found["why"] == "lane_not_served"
-    assert "None of the 1 living workers serves lane bulk." in said(found)
+    assert "Of 1 living worker none serves lane bulk." in said(found)
 
 
 def test_no_worker_ever_knew_its_task(desk: Desk) -> None:

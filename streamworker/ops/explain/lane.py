@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from streamworker.core.text import counted
 from streamworker.ops.explain.answer import Answer
 from streamworker.ops.explain.scene import Scene, said_by, span
 from streamworker.ops.history import iso
@@ -76,7 +77,7 @@ async def answer(scene: Scene, sample: float) -> Answer:
     if not serving:
         return Answer(
             "lane_not_served",
-            [f"None of the {len(scene.workers)} living workers serves lane {record.lane}."],
+            [f"Of {counted(len(scene.workers), 'living worker')} none serves lane {record.lane}."],
             [f"streamworker run MODULE:APP --lanes {record.lane}", "streamworker workers"],
             facts,
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from streamworker.core.text import counted
 from streamworker.ops.runbook.answer import State, Told
 from streamworker.ops.runbook.case import Case
 from streamworker.ops.runbook.whys import Step
-from streamworker.ops.runbook.words import counted
 
 
 def note(case: Case) -> Told:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from streamworker.core.text import counted
 from streamworker.ops.dlq.causes import Cause
 from streamworker.ops.runbook.answer import Command, Kind, State, Told, listed, nameable
 from streamworker.ops.runbook.case import ACUTE, FOR, SURGE, SURGE_RATE, Case, Illness
 from streamworker.ops.runbook.sight import Service
 from streamworker.ops.runbook.whys import Step
-from streamworker.ops.runbook.words import counted, pace
+from streamworker.ops.runbook.words import pace
 
 #: How long a dependency that fails is left alone.
 REST = "10m"
@@ -85,7 +86,7 @@ def retries(case: Case) -> Told:
     seen = case.sight.retries
     look = case.look("jobs", "list", "--status", "retry_scheduled", "-n", "20", why="who waits for a retry")
     if not case.storms:
-        said = f"{counted(seen.scheduled, 'job')} wait for their time; no task and code stands out."
+        said = f"{counted(seen.scheduled, 'job')} in the schedule; no task and code stands out."
         return Told(Step.RETRIES, State.OK, "calm", (said,), (look,))
     says, commands = list[str](), dict[str, Command]()
     for task, code, count in case.storms:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamworker.core.lane import BACKLOG
+from streamworker.core.text import counted
 from streamworker.ops.overload import Rate
 from streamworker.ops.runbook.answer import Command, State, Told, listed, nameable
 from streamworker.ops.runbook.case import FOR, Case
 from streamworker.ops.runbook.whys import Step
-from streamworker.ops.runbook.words import counted, flow, pace, rate, span
+from streamworker.ops.runbook.words import flow, pace, rate, span
 
 #: Part of all slots in use from which on they count as full.
 FULL = 0.9
@@ -28,8 +29,9 @@ def lane(case: Case) -> Told:
         return Told(Step.LANE, State.ACT, "no_worker", tuple(says), look)
     for row in case.deserted:
         says.append(
-            f"None of the {counted(sight.workers, 'living worker')} serves lane {row.lane}, where "
-            f"{counted(row.ready, 'job')} wait: start some with `streamworker run MODULE:APP`."
+            f"Of {counted(sight.workers, 'living worker')} none serves lane {row.lane}, where "
+            f"{counted(row.ready, 'job')} {'waits' if row.ready == 1 else 'wait'}: start some with "
+            "`streamworker run MODULE:APP`."
         )
     says += [f"Lane {row.lane}: {flow(row)}." for row in case.late]
     paused = [row for row in sight.lanes if row.paused]

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from streamworker.core import durations
+from streamworker.core.text import counted
 from streamworker.ops.top import LaneRow
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def span(seconds: float | None) -> str:
