@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,14 @@ def test_the_options_of_a_task_are_all_described() -> None:
     described = first_column(section(text_of("reference/settings.md"), "## Per task"))
 
     assert set(described) == {name for name in options if name not in ("app", "handler")}
+
+
+def test_the_extras_are_all_described() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    described = first_column(section(text_of("reference/settings.md"), "## Extras"))
+
+    # What only those who work on streamworker need.
+    assert set(described) == set(project["optional-dependencies"]) - {"dev", "pictures"}
 
 
 def stubs() -> dict[str, ast.ClassDef]:
