@@ -82,6 +82,7 @@ class Connections:
         self._dsn = dsn
         self._permits = Permits(lanes, size)
         self._idle: list[asyncpg.Connection] = []
+        self._cleaning: set[asyncio.Task[None]] = set()
 
     async def borrow(self, lane: str) -> Borrowed:
         """A connection, to be handed back. Raises PostgresUnavailable, ConfigurationError."""
@@ -92,14 +93,36 @@ class Connections:
             self._permits.give(lane, own=own)
             raise
 
-    def hand_back(self, borrowed: Borrowed, *, sound: bool) -> None:
-        """`sound`: no statement was cut off. One that is left in a transaction is not used again either."""
+    def hand_back(self, borrowed: Borrowed, *, sound: bool, used: bool = False) -> None:
+        """`sound`: no statement was cut off. One that is left in a transaction is not used again either.
+
+        `used`: by a handler, so that what that has set for its session must not meet the next one.
+        """
         connection = borrowed.connection
-        if sound and not connection.is_closed() and not connection.is_in_transaction():
-            self._idle.append(connection)
-        else:
+        if not sound or connection.is_closed() or connection.is_in_transaction():
             connection.terminate()
+        elif used:
+            cleaning = asyncio.get_running_loop().create_task(self._clean(borrowed))
+            self._cleaning.add(cleaning)
+            cleaning.add_done_callback(self._cleaning.discard)
+            return
+        else:
+            self._idle.append(connection)
         self._permits.give(borrowed.lane, own=borrowed.own)
+
+    async def _clean(self, borrowed: Borrowed) -> None:
+        """Settings, roles, locks and temporary tables end with who made them; nobody waits for that."""
+        connection = borrowed.connection
+        try:
+            await connection.execute("DISCARD ALL")
+        except BaseException as error:
+            connection.terminate()
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._idle.append(connection)
+        finally:
+            self._permits.give(borrowed.lane, own=borrowed.own)
 
     @asynccontextmanager
     async def connection(self, lane: str) -> AsyncIterator[asyncpg.Connection]:
@@ -121,6 +144,8 @@ class Connections:
 
     async def close(self) -> None:
         """Close those that nobody uses."""
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await asyncio.gather(*self._cleaning, return_exceptions=True)
         idle, self._idle = self._idle, []
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await asyncio.gather(*(each.close() for each in idle), return_exceptions=True)

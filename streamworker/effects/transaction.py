@@ -204,7 +204,7 @@ class Transaction:
     def _hand_back(self, *, sound: bool) -> None:
         borrowed, self._borrowed = self._borrowed, None
         if borrowed is not None:
-            self._effects.connections.hand_back(borrowed, sound=sound)
+            self._effects.connections.hand_back(borrowed, sound=sound, used=True)
 
     def __enter__(self) -> Self:
         raise ConfigurationError(

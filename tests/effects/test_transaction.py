@@ -404,3 +404,25 @@ async def test_a_step_is_not_begun_after_burial(app: App, shop: asyncpg.Connecti
     assert [type(error).__name__ for error in seen] == ["FencedOut"]
     steps = [row["step"] for row in await operations(shop) if row["idempotency_key"] == "a"]
     assert steps == ["reserve", ""]
+
+
+async def test_what_a_handler_sets_for_its_session_does_not_meet_the_next(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    """Such as the tenant that row-level security goes by, or a lock that it forgets."""
+
+    @app.task
+    async def look(ctx: Context, tenant: str) -> Any:
+        async with ctx.transaction() as tx:
+            tx.result = await tx.fetchval("SELECT current_setting('shop.tenant', true)")
+            if tenant:
+                await tx.execute(f"SET shop.tenant = '{tenant}'; SELECT pg_advisory_lock(7)")
+
+    async with serving(app):
+        await (await look.enqueue("acme")).result(10)
+        assert not await (await look.enqueue("")).result(10)
+
+        async def free() -> bool:
+            return bool(await shop.fetchval("SELECT pg_try_advisory_lock(7) AND pg_advisory_unlock(7)"))
+
+        await wait_until_async(free, what="the lock is free")
