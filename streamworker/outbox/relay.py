@@ -12,7 +12,7 @@ import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown, StreamworkerError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamworker.outbox")
 
+Pair = tuple[Row, NewJob]
+
 #: Rows of one round.
 BATCH = 500
 #: Seconds between two looks when there was nothing.
@@ -49,6 +51,8 @@ LONGEST_PAUSE = 5.0
 #: Seconds that Redis may take to answer, and until it is asked again after it took no jobs.
 PATIENCE, REST = 5.0, 1.0
 DEFAULT_KEEP = datetime.timedelta(days=7)
+#: Why a request waits that could be told.
+BEHIND = "an earlier request of its entity is not told yet"
 #: What stands for a job whose request was answered by another one.
 _ENDED = {
     Disposition.DUPLICATE: "its key is held by job {0}, which has the same arguments",
@@ -82,6 +86,8 @@ class Relay:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._away = ""
+        #: Entities of which a request of this round stays, so that the later ones have to.
+        self._held: set[str] = set()
         self._next_prune = self._next_measure = self._rest = 0.0
         self.gauges = Gauges()
 
@@ -165,23 +171,36 @@ class Relay:
         await self._queue.caller.ready()  # else the mark would say that they may have been told
         marked = await table.mark(connection, self._namespace, BATCH)
         async with connection.transaction():
-            rows = await table.lock(connection, self._namespace, marked)
-            rows, told, waiting = await self._doubt.judge(connection, rows)
+            locked = await table.lock(connection, self._namespace, marked)
+            rows, told, waiting = await self._doubt.judge(connection, locked)
             await table.done(connection, told, "ACCEPTED")
             await table.note(connection, waiting)
+            self._held = {row.entity for row in locked if row.id in waiting} - {""}
             return len(told) + await self._publish(connection, rows)
+
+    async def _in_order(self, connection: asyncpg.Connection, pairs: Sequence[Pair]) -> list[Pair]:
+        """Those of whose entity no earlier request stays behind."""
+        left = [row for row, _ in pairs if row.entity in self._held]
+        if not left:
+            return list(pairs)
+        await table.unmark(connection, [row for row in left if row.fresh])
+        await table.note(connection, dict.fromkeys([row.id for row in left], BEHIND))
+        return [pair for pair in pairs if pair[0].entity not in self._held]
 
     async def _publish(self, connection: asyncpg.Connection, rows: Sequence[Row]) -> int:
         """Tell Redis of these, in order; returns how many are over."""
-        readable: list[tuple[Row, NewJob]] = []
+        readable: list[Pair] = []
         for row in rows:
             try:
                 readable.append((row, job_of(row.fields)))
             except (ValueError, TypeError) as error:
                 await self._refuse(connection, row, str(error), at_once=True)
         over = len(rows) - len(readable)
-        chunks = chunked(readable, lambda pair: pair[1]) if readable else []
-        for number, chunk in enumerate(chunks):
+        chunks = [chunk for part in _calls(readable) for chunk in chunked(part, lambda pair: pair[1])]
+        for number, all_of_it in enumerate(chunks):
+            chunk = await self._in_order(connection, all_of_it)
+            if not chunk:
+                continue
             try:
                 placed = await self._queue.enqueuer.place([job for _, job in chunk])
             except ReplyError:
@@ -198,17 +217,20 @@ class Relay:
                 over += await self._settle(connection, list(zip(rows_of_chunk, placed, strict=True)))
         return over
 
-    async def _halve(
-        self, connection: asyncpg.Connection, pairs: Sequence[tuple[Row, NewJob]]
-    ) -> list[tuple[Row, Placed]]:
+    async def _halve(self, connection: asyncpg.Connection, pairs: Sequence[Pair]) -> list[tuple[Row, Placed]]:
         """What became of each, when Redis refuses some by themselves."""
+        pairs = await self._in_order(connection, pairs)
+        if not pairs:
+            return []
         if len(pairs) == 1:
             row, job = pairs[0]
             try:
                 (placed,) = await self._queue.enqueuer.place([job])
+                self._hold(row, placed)
                 return [(row, placed)]
             except ReplyError as error:
-                await self._refuse(connection, row, str(error))
+                if not await self._refuse(connection, row, str(error)) and row.entity:
+                    self._held.add(row.entity)
                 return []
         half = len(pairs) // 2
         return await self._halve(connection, pairs[:half]) + await self._halve(connection, pairs[half:])
@@ -217,6 +239,7 @@ class Relay:
         by_answer: dict[str, list[Row]] = {}
         back: list[Row] = []
         for row, answer in placed:
+            self._hold(row, answer)
             if answer.disposition is Disposition.REJECTED:
                 back.append(row)
             elif answer.disposition in _ENDED:
@@ -233,6 +256,11 @@ class Relay:
             self._rest = REST
         return len(placed) - len(back)
 
+    def _hold(self, row: Row, answer: Placed) -> None:
+        """Those behind one that is rejected wait as well."""
+        if row.entity and answer.disposition is Disposition.REJECTED:
+            self._held.add(row.entity)
+
     async def _answered_by_another(self, connection: asyncpg.Connection, row: Row, answer: Placed) -> None:
         why = _ENDED[answer.disposition].format(answer.job_id)
         await table.end_job(connection, row, why)
@@ -244,12 +272,31 @@ class Relay:
 
     async def _refuse(
         self, connection: asyncpg.Connection, row: Row, why: str, *, at_once: bool = False
-    ) -> None:
+    ) -> bool:
+        """Whether it is put aside, so that others of its entity go on."""
         over = at_once or row.fields["attempts"] >= REFUSALS
         await table.refuse(connection, row, why, over=over)
         if over:
             self.gauges.relayed["refused"] += 1
             log.error("relay %s: the request of job %s is put aside: %s", self._name, row.job_id, why)
+        return over
+
+
+def _calls(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    """Requests that may be told in one call: nobody overtakes one of its entity that is rejected.
+
+    In the same lane and of the same tenant, the next is rejected as well.
+    """
+    call: list[Pair] = []
+    ways: dict[str, tuple[str, str]] = {}
+    for row, job in pairs:
+        way = job.lane, job.tenant
+        if row.entity and ways.setdefault(row.entity, way) != way:
+            yield call
+            call, ways = [], {row.entity: way}
+        call.append((row, job))
+    if call:
+        yield call
 
 
 async def relay_all(settings: Settings, dsn: str, name: str) -> int:

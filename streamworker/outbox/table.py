@@ -41,6 +41,9 @@ WHERE {PENDING} AND entity = ANY($2::text[]) AND id <> ALL($3::bigint[]) GROUP B
 _DONE = """
 UPDATE streamworker.outbox SET published_at = now(), outcome = $2, error = NULL WHERE id = ANY($1::bigint[])
 """
+_NOTE = """
+UPDATE streamworker.outbox SET error = $2 WHERE id = ANY($1::bigint[]) AND error IS DISTINCT FROM $2
+"""
 _END_JOB = """
 UPDATE streamworker.jobs
 SET status = 'failed_terminal', reason = 'superseded', error_class = 'persistent',
@@ -80,6 +83,11 @@ class Row:
         return str(self.fields["job_id"])
 
     @property
+    def entity(self) -> str:
+        """'' for none."""
+        return str(self.fields["entity"])
+
+    @property
     def doubtful(self) -> bool:
         """It may have been told so long ago that Redis has forgotten the job."""
         return bool(self.fields["doubtful"])
@@ -104,11 +112,14 @@ async def lock(connection: asyncpg.Connection, namespace: str, marked: Mapping[i
     """Those of them that nobody else tells, in order; of each entity none before an earlier one is told."""
     found = await connection.fetch(_LOCK, namespace, list(marked), float(DOUBT_SECONDS))
     rows = [Row(dict(row), marked[row["id"]]) for row in found]
-    entities = sorted({row.fields["entity"] for row in rows} - {""})
+    entities = sorted({row.entity for row in rows} - {""})
     if entities:
         earlier = await connection.fetch(_EARLIER, namespace, entities, [row.id for row in rows])
         first = {row["entity"]: row["first"] for row in earlier}
-        rows = [row for row in rows if row.id < first.get(row.fields["entity"], row.id + 1)]
+        await unmark(
+            connection, [row for row in rows if row.fresh and row.id > first.get(row.entity, row.id)]
+        )
+        rows = [row for row in rows if row.id < first.get(row.entity, row.id + 1)]
     return rows
 
 
@@ -129,8 +140,9 @@ async def unmark(connection: asyncpg.Connection, rows: Sequence[Row]) -> None:
 
 async def note(connection: asyncpg.Connection, rows: Mapping[int, str]) -> None:
     """Why these wait, by id."""
-    for row_id, why in rows.items():
-        await connection.execute("UPDATE streamworker.outbox SET error = $2 WHERE id = $1", row_id, why)
+    for why in sorted(set(rows.values())):
+        ids = [row_id for row_id, said in rows.items() if said == why]
+        await connection.execute(_NOTE, ids, why)
 
 
 async def refuse(connection: asyncpg.Connection, row: Row, why: str, *, over: bool) -> None:

@@ -212,7 +212,7 @@ async def test_requests_of_one_entity_are_told_in_their_order_by_several_relays(
         async with two.transaction():
             theirs = await table.lock(two, namespace, everything)
 
-    assert [row.fields["entity"] for row in mine] == ["order:1", "order:2", "order:1"]
+    assert [row.entity for row in mine] == ["order:1", "order:2", "order:1"]
     assert theirs == [], "an earlier one of the entity is not told yet"
     await one.close()
     await two.close()
