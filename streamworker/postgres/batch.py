@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from streamworker.postgres.entries import MAX_MS, Action, Entry, UnreadableEntry, raw, read_entry
+from streamworker.postgres.entries import MAX_MS, Entry, UnreadableEntry, raw, read_entry
 from streamworker.store.events import Transition
 
 if TYPE_CHECKING:
@@ -87,10 +87,6 @@ class Batch:
     def repeats(self, sequence: int) -> set[str]:
         """Ids of the entries up to that number: they were committed before, or the count began anew."""
         return {entry.id for entry in self.entries if entry.sequence <= sequence}
-
-    def actions(self) -> list[Action]:
-        """What operators did and asked for."""
-        return [action for entry in self.entries for action in entry.actions]
 
     def days(self) -> set[int]:
         """The days of the moves, counted from the epoch. A moment that no row can have has none."""

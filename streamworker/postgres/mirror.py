@@ -247,7 +247,9 @@ class Mirror:
 
     async def _prune(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
         pipe.writer.forget_days()
-        now = datetime.datetime.now(datetime.UTC)
+        seconds, _ = await self._caller.command("TIME")
+        # By the clock that is behind, Redis's or ours: what went too early does not come back.
+        now = datetime.datetime.fromtimestamp(min(int(seconds), time.time()), datetime.UTC)
         pruned = await prune(connection, self._settings.namespace, keep=self._retention, now=now)
         if pruned.days or pruned.jobs:
             log.info(

@@ -6,6 +6,7 @@ it is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from streamworker.store.keys import Keys
 
 if TYPE_CHECKING:
     import asyncpg
+
+log = logging.getLogger("streamworker.mirror")
 
 #: Verbs of `tune` that set something, with the words of their value; and those that lift it again.
 _SETTING = {
@@ -100,7 +103,13 @@ def last_words(rows: Iterable[tuple[int, str, str, str, str]], *, now_ms: int) -
     """
     last: dict[tuple[str, str], list[Setting]] = {}
     for at_ms, actor, verb, name, detail in rows:
-        setting = read_setting(verb, name, detail, actor=actor, at_ms=at_ms, now_ms=now_ms)
+        try:
+            setting = read_setting(verb, name, detail, actor=actor, at_ms=at_ms, now_ms=now_ms)
+        except (ValueError, IndexError):  # nobody may enqueue until the others are set again
+            log.warning(
+                "what %s set is not understood, and is not set again: %s %s %s", actor, verb, name, detail
+            )
+            continue
         about = last.setdefault((_topic(verb), name), [])
         timed = _FOR in " ".join(detail.split(" ")[: _SETTING.get(verb, 0)])
         about[:] = [each for each in about if timed and _FOR not in each.value]

@@ -38,9 +38,16 @@ class Switch:
         return None if value in (None, OFF.encode()) else str(value.decode())
 
     async def settle(self, connection: asyncpg.Connection, offset: Offset) -> Offset:
-        """See that the marker stands; a loss that its absence proves is written down, and enqueue closed."""
-        value = await self._caller.command("HGET", self._keys.policies, MARKER)
+        """See that the marker stands; a loss that its absence proves is written down, and enqueue closed.
+
+        So is it where somebody has begun to restore, and has not ended: else nobody could enqueue any more.
+        """
+        fields = MARKER, RESTORING
+        value, restoring = await self._caller.command("HMGET", self._keys.policies, *fields)
         stands, ours = None if value is None else value.decode(), offset.marker
+        if restoring is not None and stands == ours and offset.on and offset.loss is None:
+            proof = "somebody has begun to restore what it lost, and has not ended"
+            offset = await offsets.note_loss(connection, offset, proof, sequence=offset.sequence)
         if stands != ours and offset.on and offset.commits:
             proof = "its marker is gone" if stands is None else f"its marker is {stands}"
             # What is logged from now on is counted anew.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from streamworker.core.states import TERMINAL
@@ -19,7 +19,7 @@ from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
 from streamworker.postgres.ordinary import Ordinary
 from streamworker.postgres.ready import Ready
-from streamworker.postgres.rows import content_of, identity_of
+from streamworker.postgres.rows import ACT, content_of, identity_of
 
 if TYPE_CHECKING:
     import asyncpg
@@ -124,7 +124,7 @@ class Writer:
             else:
                 await self._apply(steps, offset, written, told, ready)
             await self._refuse(batch.unreadable, offset, written)
-            await self._act(batch, offset)
+            await self._act(batch, offset, written)
             await self._judge(offset, written, repeated & told, newest)
         if numbers and offset.sequence and not written.offset.loss:
             written.unread = max(0, min(numbers) - offset.sequence - 1)
@@ -313,7 +313,7 @@ class Writer:
                     offset.namespace,
                     offset.shard,
                     each.entry,
-                    each.job_id,
+                    each.job_id and each.job_id.replace("\x00", "\ufffd"),
                     each.data,
                     each.sqlstate,
                     each.reason.replace("\x00", "\ufffd"),
@@ -322,16 +322,27 @@ class Writer:
             ],
         )
 
-    async def _act(self, batch: Batch, offset: Offset) -> None:
-        actions = batch.actions()
-        if actions:
-            await self._connection.executemany(
-                rows.ACT,
-                [
-                    (offset.namespace, offset.shard, a.at_ms, a.actor, a.action, a.subject, a.detail)
-                    for a in actions
-                ],
-            )
+    async def _act(self, batch: Batch, offset: Offset, written: Written) -> None:
+        told = [(entry.id, action) for entry in batch.entries for action in entry.actions]
+        rows = [(offset.namespace, offset.shard, *astuple(action)) for _, action in told]
+        if not rows or await self._acted(rows) is None:
+            return
+        for (entry_id, _), row in zip(told, rows, strict=True):
+            if (error := await self._acted([row])) is not None:
+                state = getattr(error, "sqlstate", None)
+                data = " ".join(map(str, row)).encode("utf-8", "backslashreplace")
+                await self._refuse([Refusal(entry_id, None, data, state, str(error))], offset, written)
+
+    async def _acted(self, rows: Sequence[tuple[Any, ...]]) -> Exception | None:
+        """Write down what operators did; the error if Postgres refuses a value, and then nothing of it."""
+        try:
+            async with self._connection.transaction():
+                await self._connection.executemany(ACT, rows)
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+            return error
+        return None
 
     async def _judge(self, offset: Offset, written: Written, told: set[str], newest: int) -> None:
         """Whether this batch proves that Redis lost data (D19)."""

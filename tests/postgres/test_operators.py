@@ -83,6 +83,10 @@ def test_what_holds_for_good_comes_before_what_holds_for_a_time_and_outlives_it(
     assert holding(*actions, (3, "reset", "- -")) == []
 
 
+def test_what_is_not_understood_keeps_nothing_else_from_being_set_again() -> None:
+    assert holding((0, "limit", "9,1000,9 -"), (1, "pause", "soon -")) == ["limit x 9,1000,9"]
+
+
 def test_a_time_of_its_own_and_nothing_below() -> None:
     assert holding((0, "slots", "4,2;for=50 -"), after_ms=10) == ["slots x 4,2;for=40"]
     assert holding((0, "slots", "4,2 -"), (1, "slots", "- -")) == []

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import asyncpg
+import pytest
 
 from streamworker.core.ids import new_job_id
-from streamworker.postgres import offsets
+from streamworker.postgres import mirror, offsets
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.retention import prune
 from streamworker.postgres.writer import Writer
+from streamworker.settings import Settings
 from tests.postgres.journal import NOON, Journal, claimed, succeeded
+from tests.servers import BenchServer
 
 DAY_MS = 86_400_000
 
@@ -72,3 +78,26 @@ async def test_who_reads_all_days_keeps_no_new_day_waiting(dsn: str, sql: asyncp
         assert await sql.fetchval("SELECT streamworker.ensure_day('2026-07-25')")
 
     await reader.close()
+
+
+async def test_a_clock_that_is_ahead_throws_nothing_away(
+    dsn: str, sql: asyncpg.Connection, valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the mirror's machine, while Redis has the right time."""
+    offset = await offsets.begin(sql, namespace, 0, "marker")
+    batch, journal = Batch(), Journal(at_ms=int(time.time() * 1000))
+    job = new_job_id(now_ms=journal.at_ms, random=bytes(8))
+    for entry in (journal.enqueued(job), journal.entry(claimed(job)), journal.entry(succeeded(job))):
+        batch.add(*entry)
+    writer = Writer(sql, "m")
+    await writer.write(batch, offset)
+    ahead = SimpleNamespace(time=lambda: time.time() + 90 * 86_400, monotonic=time.monotonic)
+    monkeypatch.setattr(mirror, "time", ahead)
+    one = mirror.Mirror(Settings(namespace, valkey.url), dsn, "m")
+    pipe: Any = SimpleNamespace(writer=writer)
+
+    await one._prune(sql, pipe)
+
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.job_transitions") == 4
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.jobs") == 1
+    await one._caller.close()

@@ -392,13 +392,29 @@ async def test_a_refused_row_that_is_read_again_proves_no_loss(desk: Desk) -> No
     assert desk.offset.loss is None
 
 
-@pytest.mark.parametrize("name", ["no-id", "NULL", f"{JOB},{job_id(2)}", '{"', "\\", JOB.upper()])
+@pytest.mark.parametrize("name", ["no-id", "NULL", f"{JOB},{job_id(2)}", '{"', "\\", JOB.upper(), "\0"])
 async def test_an_impossible_job_id_is_kept_aside_too(desk: Desk, name: str) -> None:
     journal = Journal()
 
     written = await desk.write(journal.enqueued(name), journal.enqueued(JOB))
 
     assert (written.moves, written.refused) == (1, 1)
+
+
+async def test_an_operators_action_that_postgres_refuses_is_kept_aside_too(desk: Desk) -> None:
+    journal, words = Journal(), "".join(str(number) for number in range(3000))
+    long = journal.entry(
+        script="tune", actor="ann@ops", audit=f"- 0 pause lane:a {words}\n- 0 pause lane:b why"
+    )
+    nameless = journal.entry("\0 queued failed_terminal 0 0 0 2 0 0 0 cancelled", script="cancel", actor="a")
+
+    written = await desk.write(journal.enqueued(JOB), long, nameless)
+
+    assert (written.moves, written.refused) == (1, 3)
+    actions = await desk.sql.fetch("SELECT subject FROM streamworker.operator_actions")
+    assert [row["subject"] for row in actions] == ["lane:b"]
+    kept = await desk.sql.fetch("SELECT entry, data FROM streamworker.mirror_refused")
+    assert [row["entry"] for row in kept if words.encode() in row["data"]] == [long[0].decode()]
 
 
 @pytest.mark.parametrize("offset", [-(10**17), -(10**30), 10**15 + 1, -NOON - 86_400_000])
