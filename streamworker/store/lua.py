@@ -58,8 +58,7 @@ def _expand(folder: Path, file: str, seen: tuple[str, ...]) -> list[tuple[str, s
         raise ValueError(f"lua/{file} includes itself by way of {' -> '.join(seen)}")
     lines: list[tuple[str, str, int]] = []
     for number, line in enumerate((folder / file).read_text(encoding="utf-8").splitlines(), 1):
-        included = _INCLUDE.match(line)
-        if included:
+        if line.startswith("-- include:") and (included := _INCLUDE.match(line)):
             lines.extend(_expand(folder, included.group(1), (*seen, file)))
         else:
             lines.append((line, file, number))

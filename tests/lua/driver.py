@@ -70,7 +70,8 @@ class Shard(Reader):
         if self.folder is None:
             return script
         if script.name not in self._composed:
-            self._composed[script.name] = lua.compose(self.folder, script.name)
+            same = all((self.folder / file).is_symlink() for file in {file for file, _ in script.origin})
+            self._composed[script.name] = script if same else lua.compose(self.folder, script.name)
         return self._composed[script.name]
 
     # --- the verbs -------------------------------------------------------------------------------------

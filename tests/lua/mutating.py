@@ -33,6 +33,7 @@ class Mutation:
         text = path.read_text(encoding="utf-8")
         if text.count(self.text) != 1:
             raise ValueError(f"{self.name}: the guard moved: change the mutation with it")
+        path.unlink()  # it may be a link to the script itself
         path.write_text(text.replace(self.text, self.replacement), encoding="utf-8")
 
 
