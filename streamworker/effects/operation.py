@@ -25,7 +25,7 @@ class Operation:
 
     def __init__(self, effects: Effects, name: str) -> None:
         #: To be sent along to a provider that honours such keys: the same for every attempt and replay.
-        self.key = f"{effects.key}:{name}"
+        self.key = f"{effects.subject.key}:{name}"
         #: An earlier attempt has done it: `result` is there, and there is nothing to call.
         self.done = False
         #: An earlier attempt began and never said how it ended: ask the other side, or send the same key.

@@ -120,3 +120,21 @@ async def test_the_same_key_with_another_amount_is_a_conflict(app: App, shop: as
         assert (await failure(await charge.options(key="k").enqueue(6))).code == "operation_conflict"
 
     assert provider.calls == 1
+
+
+async def test_jobs_of_two_entities_with_one_key_are_two_to_a_provider_that_honours_keys(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    provider = Provider(honours=True, answers=[])
+
+    @app.task(entity="order:{order}")
+    async def charge(ctx: Context, order: int) -> str:
+        async with ctx.operation("charge") as op:
+            op.result = await provider.charge(op.key)
+        return str(op.result)
+
+    async with serving(app):
+        for order in (7, 8):
+            await (await charge.options(key="pay").enqueue(order)).result(10)
+
+    assert provider.charges == {"order:7:pay:charge": 1, "order:8:pay:charge": 1}
