@@ -74,6 +74,7 @@ def force_open(
 
     async def force(queue: Any) -> bool:
         await act.force_open(queue, name, actor=actor(), reason=reason, duration=duration)
+        await _warn(queue, name)
         return True
 
     _act(context, app, redis_url, force)
@@ -103,6 +104,7 @@ def force_closed(
         await act.force_closed(
             queue, name, actor=actor(), reason=reason, duration=duration, over=0 if at_once else over
         )
+        await _warn(queue, name)
         return True
 
     _act(context, app, redis_url, force)
@@ -140,6 +142,15 @@ def _act(
 ) -> bool:
     given_app, given_url = context.obj
     return on_queue(settings_of(app or given_app, redis_url or given_url), do)
+
+
+async def _warn(queue: Any, name: str) -> None:
+    """A name that nobody declares is mostly a typing error."""
+    from streamworker.core.gates import breaker_of
+    from streamworker.ops.known import limit_is_known
+
+    if not await limit_is_known(queue, breaker_of(name)):
+        say(f"warning: nothing in {queue.keys.namespace} declares {name}; it will hold if something does")
 
 
 def _said(name: str, as_json: bool, forced: str | None, words: str) -> None:

@@ -58,7 +58,8 @@ class Commands(TyperGroup):
                 args, prog_name or "streamworker", complete_var, False, windows_expand_args, **extra
             )
             code = returned if isinstance(returned, int) else 0
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is closed in a daemon
+                sys.stdout.flush()
         except BrokenPipeError:
             _forget_stdout()
             code = BROKEN_PIPE
@@ -104,6 +105,9 @@ def message_of(error: Exception) -> str:
     if isinstance(error, ConnectionLost):
         said = str(error).rstrip(".")
         return f"{said}; start Redis there, or say with STREAMWORKER_REDIS_URL where it is"
+    if getattr(error, "kind", None) in ("connection", "timeout"):  # of Postgres
+        said = str(error).rstrip(".")
+        return f"{said}; start Postgres there, or say with STREAMWORKER_POSTGRES_DSN where it is"
     if isinstance(error, CommandFailed | StreamworkerError):
         return str(error)
     return f"{type(error).__name__}: {clean(error)}; {DEBUG_VARIABLE}=1 shows where it came from"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -21,6 +21,9 @@ from streamworker.cli.options import (
     settings_of,
 )
 from streamworker.cli.output import emit_json, say
+
+if TYPE_CHECKING:
+    from streamworker.store.queue import Queue
 
 
 def enqueue(
@@ -76,6 +79,7 @@ def enqueue(
         async with open_queue(settings) as queue:
             job, held, placed = await place_named(queue, name, args, options)
             handle = handle_of(placed, job, held, QueueSource(settings))
+            await _warn(queue, name, lane)
             return handle.id, handle.disposition, placed.status
 
     job_id, disposition, status = asyncio.run(place())
@@ -85,6 +89,20 @@ def enqueue(
         emit_json({"id": job_id, "disposition": str(disposition)})
     else:
         print(job_id)
+
+
+async def _warn(queue: Queue, task: str, lane: str | None) -> None:
+    """Say what is probably a typing error. The job was accepted: a deploy may bring what is missing."""
+    from streamworker.core.errors import UnknownTask
+    from streamworker.core.lane import BACKLOG
+    from streamworker.ops import known
+
+    if queue.declared(task) is None:
+        names, app = await known.tasks(queue), queue.keys.namespace
+        said = UnknownTask(task, names) if names else f"no worker of {app} was ever here: is the name right?"
+        say(f"warning: {said}; the job waits for a worker that knows {task}")
+    if lane not in (None, BACKLOG) and (lanes := await known.lanes(queue)) and lane not in lanes:
+        say(f"warning: no app has a lane {lane}, there are {', '.join(sorted(lanes))}; the job waits there")
 
 
 def read_arguments(text: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamworker.cli.edge import CommandFailed
+from streamworker.core.states import ErrorClass
 
 if TYPE_CHECKING:
     from streamworker.ops.dlq import Filters
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Ids of dead jobs.")]
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return Annotated[str | None, typer.Option(name, metavar=metavar, help=text)]
+def _option(name: str, metavar: str, text: str, kind: type[str] = str) -> Any:
+    return Annotated[kind | None, typer.Option(name, metavar=metavar, help=text)]
 
 
 #: The options that describe letters, by the names of `Asked`.
 OPTIONS: dict[str, Any] = {
     "task": _option("--task", "T", "Only of this task."),
     "code": _option("--code", "C", "Only with this error code."),
-    "error_class": _option("--class", "C", "Only of this class: transient, persistent or unknown."),
+    "error_class": _option(
+        "--class", "C", "Only of this class: transient, persistent or unknown.", ErrorClass
+    ),
     "lane": _option("--lane", "L", "Only of this lane."),
     "tenant": _option("--tenant", "T", "Only of this tenant."),
     "entity": _option("--entity", "E", "Only of this entity, such as order:7."),

@@ -26,6 +26,17 @@ async def scope_is_known(queue: Queue, scope: str) -> bool:
             )
 
 
+async def tasks(queue: Queue) -> list[str]:
+    """Names of the tasks that workers have published."""
+    return sorted(await _declared(queue))
+
+
+async def lanes(queue: Queue) -> set[str]:
+    """Lanes that an app has, as workers have published them; none if no worker was ever there."""
+    text = await queue.caller.command("HGET", queue.keys.policies, "lanes")
+    return set((text or b"").decode().split())
+
+
 async def limit_is_known(queue: Queue, name: str) -> bool:
     """Whether a task declares the limit, or a limit that makes such a gate."""
     if await queue.caller.command("HEXISTS", queue.keys.policies, f"declared:{name}"):
@@ -46,7 +57,6 @@ async def _declared(queue: Queue) -> dict[str, Declaration]:
 
 async def _lanes(queue: Queue) -> set[str]:
     """Those that an app has, and those that ever had a job."""
-    text = await queue.caller.command("HGET", queue.keys.policies, "lanes")
     stats = await queue.caller.command("HKEYS", queue.keys.stats)
     counted = (field.decode().split(":") for field in stats)
-    return set((text or b"").decode().split()) | {each[1] for each in counted if each[0] == "enqueued"}
+    return await lanes(queue) | {each[1] for each in counted if each[0] == "enqueued"}

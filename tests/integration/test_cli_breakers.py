@@ -78,6 +78,17 @@ def test_one_that_is_forced_open_is_tried_before_it_closes(desk: Desk) -> None:
     assert desk.json("breakers")[0]["state"] == "half_open"
 
 
+def test_a_dependency_that_nobody_declares_is_warned_of(desk: Desk) -> None:
+    declare(desk)
+
+    for verb in ("open", "close"):
+        assert desk.call("breakers", verb, "carrier").stderr.count("\n") == 1
+        assert (
+            f"warning: nothing in {desk.namespace} declares courier"
+            in desk.call("breakers", verb, "courier").stderr
+        )
+
+
 def test_what_is_no_dependency_is_refused(desk: Desk) -> None:
     assert "dependency name" in desk.refused("breakers", "open", "Not A Name")
 

@@ -93,6 +93,12 @@ def test_the_list_can_be_narrowed(desk: Desk, option: str, value: str, expected:
     assert listed["total"] == len(expected)
 
 
+def test_a_class_that_there_is_not_is_wrong_usage(desk: Desk) -> None:
+    line = desk.refused("dlq", "list", "--class", "permanent", code=2)
+
+    assert "is not one of 'transient', 'persistent', 'unknown'" in line
+
+
 def test_show_has_the_arguments_and_all_else_that_is_known(desk: Desk) -> None:
     job_id = desk.dead("invoice", {"n": 1}, key="k" * 100, correlation_id="c-1")
 

@@ -14,7 +14,8 @@ import pytest
 from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.request import Options, new_job
-from streamworker.store import scripts
+from streamworker.store import routing, scripts
+from streamworker.store.manifest import Declaration, publish_call
 from tests.integration.cli_desk import Desk
 from tests.servers import BenchServer, ServerFactory
 
@@ -40,7 +41,15 @@ def any_desk(server: BenchServer, namespace: str, no_leaks: None) -> Iterator[De
 # --- enqueue ---------------------------------------------------------------------------------------------
 
 
+def publish(desk: Desk, *tasks: str) -> None:
+    """What a worker of an app with these tasks, and the usual lanes, leaves behind."""
+    declared = {task: Declaration(lane="normal") for task in tasks}
+    desk.run(publish_call(declared, routing.NO_RULES), tag=desk.keys.namespace_tag)
+    desk.run(scripts.declare(clock="", lanes="normal priority", rows=[]))
+
+
 def test_enqueue_prints_the_id_and_nothing_else(any_desk: Desk) -> None:
+    publish(any_desk, "add")
     result = any_desk.call(
         "enqueue", "add", '{"a": 1}', "--lane", "priority", "--tenant", "acme", "--correlation-id", "c-1"
     )
@@ -50,6 +59,24 @@ def test_enqueue_prints_the_id_and_nothing_else(any_desk: Desk) -> None:
     (claim,) = any_desk.claim(lane="priority")
     assert claim.job_id == result.stdout.rstrip("\n")
     assert json.loads(claim.envelope) == {"t": "add", "a": {"a": 1}, "n": "acme", "c": "c-1"}
+
+
+def test_a_typing_error_is_told_of_and_the_job_waits(desk: Desk) -> None:
+    """It is accepted: a deploy may bring what is missing."""
+    never = desk.call("enqueue", "add")
+    publish(desk, "add", "subtract")
+
+    unknown = desk.call("enqueue", "substract")
+    nowhere = desk.call("enqueue", "add", "{}", "--lane", "priorty")
+    backlog = desk.call("enqueue", "add", "{}", "--lane", "backlog")
+
+    assert f"warning: no worker of {desk.namespace} was ever here: is the name right?" in never.stderr
+    assert "warning: no task is named 'substract'; did you mean 'subtract'?" in unknown.stderr
+    assert nowhere.stderr == (
+        "warning: no app has a lane priorty, there are normal, priority; the job waits there\n"
+    )
+    assert backlog.stderr == ""
+    assert all(desk.status(each.stdout.strip()) == "queued" for each in (never, unknown, nowhere, backlog))
 
 
 def test_enqueue_as_json(desk: Desk) -> None:
