@@ -59,6 +59,7 @@ class Commands(TyperGroup):
             )
             code = returned if isinstance(returned, int) else 0
             if sys.stdout is not None:  # it is closed in a daemon
+                if sys.stdout is not None:  # it is closed in a daemon
                 sys.stdout.flush()
         except BrokenPipeError:
             _forget_stdout()

@@ -75,9 +75,8 @@ class HttpServer:
             )
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ConfigurationError(
-                f"no metrics on {address}: {reason}; choose another port or host"
-            ) from None
+            remedy = "choose another port or host" if address.path is None else "set TMPDIR to another folder"
+            raise ConfigurationError(f"no metrics on {address}: {reason}; {remedy}") from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

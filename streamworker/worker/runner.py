@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -195,6 +196,7 @@ class Runner:
     async def _run(self, running: Running, task: Task[..., Any], envelope: Envelope) -> None:
         # Total: whatever the handler does, an outcome is recorded first, and nothing escapes into the loop.
         running.entered = True
+        odd: BaseException | None = None
         attempt = None if traces.active is None else traces.active.attempt(running.claim, envelope)
         try:
             if running.stopping is not None:
@@ -204,21 +206,31 @@ class Runner:
         except asyncio.CancelledError:
             outcome = stopped(running, task, self.retries.of(task.name))
         except BaseException as error:
-            if (committed := committed_in(error)) is not None:
-                outcome = Success(committed.result, Reason.EFFECT_COMMITTED)
-            elif running.stopping is not None:
-                outcome = stopped(running, task, self.retries.of(task.name))
-            else:
-                outcome = raised(error, running.claim, task, self.retries.of(task.name))
-                running.dependency = blamed(error)
-                if isinstance(outcome, Retry | Fail) and outcome.error_class is ErrorClass.UNKNOWN:
-                    raising.tell(running, error)
+            outcome, odd = self._of_error(running, task, error), error
         if attempt is not None:
             attempt.ended(outcome)
         # The slot first, so that the call which settles this job also claims for its slot.
         if running.thread is None or running.thread.done():
             self._free(running)
         self._finish(running, outcome)
+        if odd is not None:
+            if isinstance(outcome, Retry | Fail) and outcome.error_class is ErrorClass.UNKNOWN:
+                with suppress(Exception):  # it does not say where it was raised
+                    raising.tell(running, odd)
+            odd = None  # its traceback has this frame
+
+    def _of_error(self, running: Running, task: Task[..., Any], error: BaseException) -> Outcome:
+        override = self.retries.of(task.name)
+        try:
+            if (committed := committed_in(error)) is not None:
+                return Success(committed.result, Reason.EFFECT_COMMITTED)
+            if running.stopping is not None:
+                return stopped(running, task, override)
+            running.dependency = blamed(error)
+            return raised(error, running.claim, task, override)
+        except BaseException:  # its class answers each question about it by an error of its own
+            plain = RuntimeError(f"the handler raised {type(error).__name__}, which cannot be looked at")
+            return raised(plain, running.claim, task, override)
 
     def _free_after_thread(self, running: Running) -> None:
         if running.outcome is not None:

@@ -40,6 +40,22 @@ class Comparing(Exception):
     __hash__ = None  # type: ignore[assignment]
 
 
+class Classless(Exception):
+    """Does not say what it is, as proxies of objects that are gone."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> NoReturn:  # type: ignore[override]
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+
+class Untraceable(Exception):
+    """Has no place that could be told."""
+
+    @property
+    def __cause__(self) -> NoReturn:  # type: ignore[override]
+        raise ReferenceError("weakly-referenced object no longer exists")
+
+
 @pytest.fixture
 def server(valkey: BenchServer) -> BenchServer:
     """What handlers do is the same on each kind of server."""
@@ -77,6 +93,18 @@ async def test_whatever_a_handler_raises_its_job_ends(app: App, error: BaseExcep
         for task in (fail, fail_in_a_thread):
             failed = await failure(await task.enqueue(), 5)
             assert failed.error_class == "unknown"
+
+
+@pytest.mark.parametrize("odd", [Classless, Untraceable])
+async def test_an_error_that_cannot_be_looked_at_ends_its_job(app: App, odd: type[Exception]) -> None:
+    """It was in progress until its time was over, and five seconds more."""
+
+    @app.task(retry=ONCE)
+    async def fail(ctx: Context) -> None:
+        raise odd("x")
+
+    async with serving(app):
+        assert odd.__name__ in (await failure(await fail.enqueue(), 3)).error
 
 
 class Faulty(SpanProcessor):

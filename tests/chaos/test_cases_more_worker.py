@@ -7,18 +7,15 @@ import contextvars
 import io
 import logging
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from streamworker import App, Context, Retry, Worker
-from streamworker.cli import companion
 from streamworker.core.errors import ServerUnsuitable
 from streamworker.store.connection import ReplyError
 from streamworker.telemetry import loggers
@@ -30,7 +27,7 @@ from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
 from tests.proxy import Proxy
 from tests.servers import BenchServer
-from tests.waiting import wait_until, wait_until_async
+from tests.waiting import wait_until_async
 
 ONCE = Retry.never()
 
@@ -357,25 +354,3 @@ async def test_a_keeper_that_is_refused_asks_less_and_less_often(
     await keeper.run()
 
     assert min(pauses[6:]) >= 0.5
-
-
-# --- beside a worker ---------------------------------------------------------------------------------------
-
-
-def test_a_companion_that_cannot_be_started_now_is_started_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever keeps it died of it, and the mirror stayed away for as long as the workers ran."""
-    begin, refused, there = subprocess.Popen, 0, tmp_path / "there"
-
-    def fickle(*arguments: Any, **options: Any) -> Any:
-        nonlocal refused
-        refused += 1
-        if refused == 1:
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        return begin(*arguments, **options)
-
-    monkeypatch.setattr(companion, "RESPAWN_FIRST", 0.01)
-    monkeypatch.setattr(subprocess, "Popen", fickle)
-    with companion.Companion("mirror", ["/bin/sh", "-c", f"touch {there}; exec sleep 60"]):
-        wait_until(there.exists, what="it is there")
