@@ -25,21 +25,22 @@ log = logging.getLogger("streamworker.mirror")
 BATCH_ENTRIES, BATCH_LINES, BATCH_BYTES, BATCH_SECONDS = 500, 15_000, 8 << 20, 0.05
 #: Entries that one read asks for: one may hold a megabyte of envelopes.
 READ_COUNT = 50
-#: What a batch is divided by, again and again, while Postgres takes too long for it.
-SMALLER = 4
+#: What a batch is divided by, again and again, while Postgres takes too long for it; and what it grows by
+#: after each that was taken: slowly, since one that is too large again costs a time limit.
+SMALLER, LARGER = 4.0, 1.1
 #: ms that a read of an empty log waits, and seconds between two reads while a batch gathers.
 BLOCK_MS, GATHER_EVERY = 1000, 0.005
 
 
 class Pace:
-    """How much one transaction takes: a part of a batch after one that took too long, and soon more again."""
+    """How much one transaction takes: a part of a batch after one that took too long, then by and by more."""
 
     def __init__(self) -> None:
-        self._divisor = 1
+        self._divisor = 1.0
 
     def part_of(self, most: int) -> int:
         """What is left of a bound."""
-        return max(1, most // self._divisor)
+        return max(1, int(most / self._divisor))
 
     def failed(self, error: Exception) -> None:
         """A batch was not written. A server that gave up on a statement would give up on the same again."""
@@ -47,7 +48,7 @@ class Pace:
             self._divisor *= SMALLER
 
     def passed(self) -> None:
-        self._divisor = max(1, self._divisor // 2)
+        self._divisor = max(1.0, self._divisor / LARGER)
 
 
 class Pipe:
