@@ -1,9 +1,9 @@
-"""Runs first in processes that tests start: they begin as if OpenTelemetry's SDK were not installed.
+"""Runs first in processes that tests start: they begin as if nobody had installed OpenTelemetry.
 
-redis-py imports it where it finds it, which takes a fifth of a worker's start. Tests of traces have it in
+redis-py imports its SDK where it finds it, which takes a fifth of a worker's start. Tests of traces have it in
 their own process.
 """
 
 import sys
 
-sys.modules["opentelemetry.sdk.metrics"] = None  # type: ignore[assignment]
+sys.modules["opentelemetry"] = None  # type: ignore[assignment]
