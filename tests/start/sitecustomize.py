@@ -1,6 +1,6 @@
 """Runs first in processes that tests start: they begin as if nobody had installed OpenTelemetry.
 
-redis-py imports its SDK where it finds it, which takes a fifth of a worker's start. Tests of traces have it in
+redis-py imports its SDK where it finds it, a fifth of a worker's start. Tests of traces have it in
 their own process.
 """
 
