@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from streamworker.cli.options import MetricsHost, MetricsPort
+from streamworker.telemetry import loggers
 from streamworker.telemetry.logs import LogFormat, configure
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def log_to_stderr(level: LogLevel, form: LogFormat | None = None) -> None:
         raise ConfigurationError(f"{FORMAT_VARIABLE}: {error}; use {' or '.join(LogFormat)}") from None
     os.environ[FORMAT_VARIABLE] = form
     configure(form, logging.getLevelNamesMapping()[level.upper()])
+    loggers.shield()
 
 
 def run(

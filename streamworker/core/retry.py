@@ -39,6 +39,9 @@ MAX_RETRY_AFTER_MS = 86_400_000
 #: More attempts than this are a mistake: no schedule is that patient.
 MAX_ATTEMPTS = 1000
 
+#: Delays that grow faster are at their cap at once.
+MOST_FACTOR = 1000
+
 _TOKEN = re.compile(
     r"(transient|unknown|retry_after|recovery):([0-9/]+);j=([0-9.e-]+)(?:;m=([0-9.]+))?(?:;s=(\d+))?;f=[0-9.]+"
 )
@@ -92,7 +95,7 @@ class Retry:
         given: list[object] = [self.delays_ms, self.unknown_ms]
         if not all(isinstance(each, tuple) for each in given):
             raise ConfigurationError('name a schedule: Retry.fixed(3, "30s"), Retry.schedule("30s", "2m")')
-        if not 0 <= self.jitter < 1:
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < 1:
             raise ConfigurationError(
                 f"jitter {self.jitter!r} must be at least 0 and below 1; 0.1 spreads by ±10 %"
             )
@@ -120,8 +123,10 @@ class Retry:
         unknown: Sequence[Duration] = _DEFAULT_UNKNOWN,
     ) -> Retry:
         """Delays that grow: `base`, `base * factor` … up to `cap`."""
-        if not factor >= 1:  # not `<`: NaN has to be refused as well
-            raise ConfigurationError(f"factor {factor!r} must be at least 1, or delays would shrink")
+        if not (isinstance(factor, int | float) and 1 <= factor <= MOST_FACTOR):  # and no NaN
+            raise ConfigurationError(
+                f"factor {factor!r} must be a number from 1, or delays would shrink, to {MOST_FACTOR}"
+            )
         cap_ms, delay, delays = to_ms(cap, what="cap"), float(to_ms(base, what="base")), list[int]()
         for _ in range(_check_attempts(attempts) - 1):
             delays.append(round(min(delay, cap_ms)))

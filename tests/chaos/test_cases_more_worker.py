@@ -7,6 +7,7 @@ import contextvars
 import io
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 from streamworker import App, Context, Retry, Worker
 from streamworker.core.errors import ServerUnsuitable
 from streamworker.store.connection import ReplyError
-from streamworker.telemetry import loggers
+from streamworker.telemetry import loggers, transitions
 from streamworker.worker import worker as worker_module
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.parts import Parts
@@ -27,6 +28,7 @@ from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
 from tests.proxy import Proxy
 from tests.servers import BenchServer
+from tests.unit.documentation import REPOSITORY
 from tests.waiting import wait_until_async
 
 ONCE = Retry.never()
@@ -266,6 +268,13 @@ def broken_log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     for logger in map(logging.getLogger, names):
         logger.removeHandler(handler)
         logger.removeFilter(_broken_filter)
+
+
+def test_all_loggers_of_the_package_are_shielded() -> None:
+    sources = [path.read_text() for path in (REPOSITORY / "streamworker").rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r'getLogger\("(streamworker[^"]*)"\)', text)}
+
+    assert {*named, transitions.LOGGER} == set(loggers.NAMES)
 
 
 @pytest.mark.usefixtures("broken_log")

@@ -115,6 +115,9 @@ def test_never_means_one_attempt_whatever_the_error() -> None:
         lambda: Retry.fixed(2.5, "1s"),  # type: ignore[arg-type]
         lambda: Retry.exponential(factor=0.5),
         lambda: Retry.exponential(factor=math.nan),
+        lambda: Retry.exponential(base=0, factor=math.inf),
+        lambda: Retry.exponential(factor="2"),  # type: ignore[arg-type]
+        lambda: Retry(jitter=None),  # type: ignore[arg-type]
         lambda: Retry.schedule("1s", unknown="2m"),
         lambda: Retry(tuple([1000] * 1000)),
         lambda: Retry(3),  # type: ignore[arg-type]
