@@ -95,7 +95,8 @@ class Retry:
         given: list[object] = [self.delays_ms, self.unknown_ms]
         if not all(isinstance(each, tuple) for each in given):
             raise ConfigurationError('name a schedule: Retry.fixed(3, "30s"), Retry.schedule("30s", "2m")')
-        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < 1:
+        given: object = self.jitter
+        if not isinstance(given, int | float) or not 0 <= given < 1:
             raise ConfigurationError(
                 f"jitter {self.jitter!r} must be at least 0 and below 1; 0.1 spreads by ±10 %"
             )
@@ -123,7 +124,8 @@ class Retry:
         unknown: Sequence[Duration] = _DEFAULT_UNKNOWN,
     ) -> Retry:
         """Delays that grow: `base`, `base * factor` … up to `cap`."""
-        if not (isinstance(factor, int | float) and 1 <= factor <= MOST_FACTOR):  # and no NaN
+        given: object = factor
+        if not isinstance(given, int | float) or not 1 <= given <= MOST_FACTOR:  # and no NaN
             raise ConfigurationError(
                 f"factor {factor!r} must be a number from 1, or delays would shrink, to {MOST_FACTOR}"
             )
