@@ -95,8 +95,8 @@ class Retry:
         given: list[object] = [self.delays_ms, self.unknown_ms]
         if not all(isinstance(each, tuple) for each in given):
             raise ConfigurationError('name a schedule: Retry.fixed(3, "30s"), Retry.schedule("30s", "2m")')
-        given: object = self.jitter
-        if not isinstance(given, int | float) or not 0 <= given < 1:
+        spread: object = self.jitter
+        if not isinstance(spread, int | float) or not 0 <= spread < 1:
             raise ConfigurationError(
                 f"jitter {self.jitter!r} must be at least 0 and below 1; 0.1 spreads by ±10 %"
             )
