@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamworker.cli.dlq_moves import SHOWN
 from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
 from streamworker.cli.options import AppName, Json, RedisUrl, Yes, on_queue, open_queue, settings_of
@@ -193,6 +194,8 @@ def bring_back(
     if as_json:
         emit_json(done.json())
         return
-    for job_id, why in done.skipped.items():
+    for job_id, why in list(done.skipped.items())[:SHOWN]:
         say(f"skipped {job_id}: {'it has a letter' if why == 'already' else 'its job is not dead'}")
+    if len(done.skipped) > SHOWN:
+        say(f"skipped {len(done.skipped)} in all; --json lists them")
     print(f"{done.imported} imported")

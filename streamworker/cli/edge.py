@@ -59,7 +59,6 @@ class Commands(TyperGroup):
             )
             code = returned if isinstance(returned, int) else 0
             if sys.stdout is not None:  # it is closed in a daemon
-                if sys.stdout is not None:  # it is closed in a daemon
                 sys.stdout.flush()
         except BrokenPipeError:
             _forget_stdout()
@@ -106,6 +105,8 @@ def message_of(error: Exception) -> str:
     if isinstance(error, ConnectionLost):
         said = str(error).rstrip(".")
         return f"{said}; start Redis there, or say with STREAMWORKER_REDIS_URL where it is"
+    if isinstance(error, ModuleNotFoundError) and error.name == "asyncpg":
+        return "asyncpg is not installed: pip install 'streamworker[postgres]'"
     if getattr(error, "kind", None) in ("connection", "timeout"):  # of Postgres
         said = str(error).rstrip(".")
         return f"{said}; start Postgres there, or say with STREAMWORKER_POSTGRES_DSN where it is"

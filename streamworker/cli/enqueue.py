@@ -107,9 +107,9 @@ async def _warn(queue: Queue, task: str, lane: str | None) -> None:
 
 def read_arguments(text: str) -> dict[str, Any]:
     """The JSON object in `text`, or on stdin when it is `-`. Raises CommandFailed with the position."""
-    where = "the arguments"
+    where, are = "the arguments", "are"
     if text == "-":
-        where = "stdin"
+        where, are = "stdin", "is"
         try:
             text = sys.stdin.buffer.read().decode()
         except UnicodeDecodeError as error:
@@ -119,11 +119,11 @@ def read_arguments(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise CommandFailed(
-            f"{where} are no valid JSON: {error.msg} at {at}{_context(text, error.pos)}; "
+            f"{where} {are} no valid JSON: {error.msg} at {at}{_context(text, error.pos)}; "
             """write an object such as '{"shipment_id": 7}'"""
         ) from None
     except RecursionError:
-        raise CommandFailed(f"{where} are nested too deeply") from None
+        raise CommandFailed(f"{where} {are} nested too deeply") from None
     if not isinstance(value, dict):
         raise CommandFailed(
             f"{where} must be a JSON object of names and values, not {_kind(value)}; "

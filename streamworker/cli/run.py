@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -148,6 +149,8 @@ def _need_postgres(name: str, target: str) -> None:
     from streamworker.cli.edge import CommandFailed
     from streamworker.cli.target import load_app
 
+    if importlib.util.find_spec("asyncpg") is None:
+        raise CommandFailed(f"--with-{name} needs asyncpg: pip install 'streamworker[postgres]'", code=2)
     if os.environ.get("STREAMWORKER_POSTGRES_DSN") or load_app(target).settings.postgres_dsn:
         return
     raise CommandFailed(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from streamworker.settings import Settings
 
 
+#: Columns of a terminal from which on there is room between those of the table.
+WIDE = 96
+
+
 def top(
     every: Annotated[
         float,
@@ -69,19 +73,20 @@ async def _live(settings: Settings, every: float) -> None:
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:
                 now, drain = await look(queue)
-                live.update(picture(frame(before, now, drain), settings.namespace), refresh=True)
+                shown = picture(frame(before, now, drain), settings.namespace, tight=out.width < WIDE)
+                live.update(shown, refresh=True)
                 before = now
                 await asyncio.sleep(every)
 
 
-def picture(frame: Frame, namespace: str) -> RenderableType:
-    """A frame as people see it."""
+def picture(frame: Frame, namespace: str, *, tight: bool = False) -> RenderableType:
+    """A frame as people see it; `tight`: for a terminal in which columns would be cut else."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    lanes = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    lanes = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0 if tight else (0, 1))
     lanes.add_column("lane", no_wrap=True)
     for name in ("ready", "parked", "sched", "running", "oldest", "in/s", "out/s", "empty in"):
         lanes.add_column(name, justify="right", no_wrap=True)

@@ -114,9 +114,9 @@ async def namespace(queue: Queue) -> Finding:
 
 
 def tasks(oddities: Sequence[str]) -> list[Finding]:
-    """Retry policies that are allowed and probably not meant."""
-    advice = "change retry= of that task, or leave it if it is meant"
-    return [warning("tasks", line, advice) for line in oddities] or [ok("tasks", "no odd retry policies")]
+    """Declarations that are allowed and probably not meant."""
+    advice = "change what is declared, or leave it if it is meant"
+    return [warning("tasks", line, advice) for line in oddities] or [ok("tasks", "no odd declarations")]
 
 
 async def read_depths(queue: Queue, lanes: Sequence[str]) -> Depths:

@@ -9,10 +9,15 @@ from __future__ import annotations
 import logging
 import time
 
-from opentelemetry import context as contexts
-from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import trace
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "OpenTelemetry is not installed: pip install 'streamworker[otel]'", name=error.name
+    ) from None
 
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Retry

@@ -110,9 +110,12 @@ def test_letters_go_into_a_file_and_come_back_as_they_were(desk: Desk, tmp_path:
     assert letters(desk) == []
 
     told = desk.json("dlq", "import", str(file))
+    again = desk.call("dlq", "import", str(file)).stderr.splitlines()
 
     assert told == {"imported": 120, "skipped": []}
     assert letters(desk) == before
+    assert len(again) == 21
+    assert again[-1] == "skipped 120 in all; --json lists them"
     assert desk.json("dlq", "replay", "--task", "pay", "--yes", "--rate", "9999")["replayed"] == 120
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pty
 import select
@@ -13,7 +14,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from rich.console import Console
 
+from streamworker.cli.top import picture
 from streamworker.core.outcome import Success
 from streamworker.ops import top
 from streamworker.settings import Settings
@@ -96,6 +99,18 @@ def test_one_picture_is_text(desk: Desk) -> None:
     assert "normal" in shown
     assert "1 wait at entity:order:\\x1b]0;owned\\x07" in shown
     assert "\x1b" not in shown
+
+
+def test_in_a_narrow_terminal_no_column_is_cut(desk: Desk) -> None:
+    _, second = asyncio.run(frames(desk, between=5, done=1))
+    narrow = Console(width=72, file=io.StringIO(), record=True)
+
+    narrow.print(picture(second, desk.namespace, tight=True))
+
+    shown = narrow.export_text()
+    assert "…" not in shown
+    for name in ("lane", "ready", "parked", "sched", "running", "oldest", "in/s", "out/s", "empty in"):
+        assert name in shown
 
 
 def test_without_a_terminal_it_wants_to_know_what_to_print(desk: Desk) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -14,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from streamworker import __version__
 from streamworker.cli import output
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, message_of
 from streamworker.cli.enqueue import read_arguments
 from streamworker.cli.main import command_line
 from streamworker.cli.target import load_app
@@ -274,6 +276,26 @@ def test_an_app_that_cannot_be_loaded_says_why(target: str, said: str) -> None:
 @pytest.mark.usefixtures("workplace")
 def test_the_app_is_found_from_the_working_directory() -> None:
     assert load_app("cli_shop:other").name == "other"
+
+
+@pytest.mark.usefixtures("workplace")
+def test_a_mirror_without_its_library_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be started again and again beside the worker."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    line = refused("run", "cli_shop:app", "--with-mirror", code=2)
+
+    assert line == "--with-mirror needs asyncpg: pip install 'streamworker[postgres]'"
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "streamworker.telemetry.tracing", raising=False)
+
+    assert message_of(missing) == "asyncpg is not installed: pip install 'streamworker[postgres]'"
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'streamworker\[otel\]'"):
+        importlib.import_module("streamworker.telemetry.tracing")
 
 
 @pytest.mark.usefixtures("workplace")
