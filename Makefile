@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench chaos dashboards dashboards-picture mutants soak soak-rounds \
-    soak-simulation soak-model soak-mirror chaos-mirror clean
+    soak-properties soak-simulation soak-model soak-mirror soak-effects chaos-mirror clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -95,7 +95,7 @@ dashboards: venv ## Write grafana/ anew from what it is made of
 mutants: venv ## Break one guard of the scripts after the other, and see who notices: ARGS="recover --by simulation"
 	$(PY) -m tests.mutants $(ARGS)
 
-soak: soak-rounds soak-simulation soak-model soak-mirror soak-effects ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
+soak: soak-rounds soak-properties soak-simulation soak-model soak-mirror soak-effects ## All tests of faults for longer, hours: SECONDS=60 make soak-simulation
 
 soak-rounds: export STREAMWORKER_KILLS := $(ROUNDS)
 soak-rounds: export STREAMWORKER_STATEFUL_EXAMPLES := $(SEQUENCES)
@@ -144,6 +144,10 @@ soak-effects: export STREAMWORKER_OUTBOX_ROWS := 10000
 soak-effects: export STREAMWORKER_OUTBOX_KILLS := 10
 soak-effects: venv
 	$(PY) -m pytest --timeout 7200 tests/effects tests/outbox $(ARGS)
+
+soak-properties: export STREAMWORKER_PROPERTIES := others
+soak-properties: venv
+	$(PY) -m pytest -n 2 --timeout 1800 -m hypothesis $(ARGS)
 
 soak-simulation: venv
 	$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 
 import hypothesis
@@ -24,8 +25,10 @@ from tests.servers import (
 
 _namespace_numbers = itertools.count(1)
 # How long an example takes says more of the machine than of the code; a test that hangs has pytest-timeout.
-hypothesis.settings.register_profile("streamworker", deadline=None)
-hypothesis.settings.load_profile("streamworker")
+# `make test` tries the same examples each time, `make soak-properties` more, and others each time.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
+hypothesis.settings.register_profile("others", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("STREAMWORKER_PROPERTIES", "same"))
 
 
 #: What takes longest begins first, so that no process of `make test` is left alone with it at the end.
