@@ -17,6 +17,8 @@ class Holdings:
         #: Slots in use, by lane and in all.
         self.busy: dict[str, int] = dict.fromkeys(lanes, 0)
         self.busy_slots = 0
+        # Loops keep no tasks (cpython#88831): a handler that was given up would end wherever it is collected.
+        self._handlers: set[Running] = set()
         #: Entries of claims whose outcome Redis refuses: not held, and not offered, so recovery gets them.
         self._abandoned: set[Entry] = set()
         #: The job with strikes that runs in the quarantine child (D22).
@@ -39,12 +41,15 @@ class Holdings:
 
     def occupy(self, running: Running) -> None:
         """Its handler runs."""
+        if running.occupies:  # else it has ended in its very first step
+            self._handlers.add(running)
         if not running.apart:
             self.busy[running.claim.lane] += 1
             self.busy_slots += 1
 
     def vacate(self, running: Running) -> None:
         """Its handler has ended."""
+        self._handlers.discard(running)
         if not running.apart:
             self.busy[running.claim.lane] -= 1
             self.busy_slots -= 1

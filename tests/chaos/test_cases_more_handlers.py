@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from streamworker import App, Context, Retry, Worker
 from streamworker.core.errors import ConfigurationError
 from streamworker.telemetry import tracing
+from streamworker.worker import runner
+from streamworker.worker.sweep import SWEEP_EVERY
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
 from tests.servers import BenchServer
@@ -189,3 +192,34 @@ async def test_a_worker_that_is_run_in_a_thread_says_what_to_do_instead(app: App
     """It failed at its first signal handler, in asyncio's words."""
     with pytest.raises(ConfigurationError, match="await serve"):
         await asyncio.to_thread(Worker(app).run)
+
+
+async def test_a_handler_that_was_given_up_is_not_collected_as_garbage(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cpython#88831: loops keep no tasks. It was ended where the collector ran, and its slot freed there."""
+    monkeypatch.setattr(runner, "UNRESPONSIVE_AFTER", 0.05)
+    collected, leaving = [], False
+
+    @app.task(retry=ONCE, timeout="50ms")
+    async def deaf(ctx: Context) -> None:
+        while not leaving:
+            try:
+                await asyncio.Event().wait()  # that nobody else has
+            except asyncio.CancelledError:
+                continue
+            except GeneratorExit:
+                collected.append(ctx.job_id)
+                raise
+
+    async with serving(app, grace=0.1):
+        others = asyncio.all_tasks()
+        job = await deaf.enqueue()
+        assert (await failure(job, 5)).code == "timeout"
+        await asyncio.sleep(3 * SWEEP_EVERY)  # until nobody looks at it any more
+        gc.collect()
+        leaving = True
+        for task in asyncio.all_tasks() - others:
+            task.cancel()
+
+    assert collected == []
