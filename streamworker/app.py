@@ -300,7 +300,12 @@ class App:
         """
         if self.router.by_pressure:
             await self.feel()
-        jobs = [call.job for call in calls]
+        try:
+            jobs = [call.job for call in calls]
+        except AttributeError as error:
+            if error.name != "job":
+                raise
+            raise InvalidArgument("call", error.obj, "is none: make it by task.call(...)") from None
         for lane in {job.lane for job in jobs}:
             self.check_lane(lane)
         return await place_all(self._source.get(), jobs, self._source, durations.parse(wait, what="wait"))

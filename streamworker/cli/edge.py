@@ -107,6 +107,10 @@ def message_of(error: Exception) -> str:
         return f"{said}; start Redis there, or say with STREAMWORKER_REDIS_URL where it is"
     if isinstance(error, ModuleNotFoundError) and error.name == "asyncpg":
         return "asyncpg is not installed: pip install 'streamworker[postgres]'"
+    if type(error).__module__.startswith("asyncpg."):
+        from streamworker.postgres.connection import unavailable
+
+        error = unavailable(error)
     if getattr(error, "kind", None) in ("connection", "timeout"):  # of Postgres
         said = str(error).rstrip(".")
         return f"{said}; start Postgres there, or say with STREAMWORKER_POSTGRES_DSN where it is"

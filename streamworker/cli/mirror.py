@@ -22,7 +22,7 @@ from streamworker.cli.options import (
     RedisUrl,
     settings_of,
 )
-from streamworker.cli.output import emit_json, print_table, say
+from streamworker.cli.output import counted, emit_json, print_table, say
 from streamworker.cli.serving import answering, stop_when_told
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def verify(
     if not found.caught_up:
         say("the mirror is behind: is `streamworker mirror run` running?")
     say(
-        f"{found.compared} jobs compared, {len(found.differences)} differ; kept aside: "
+        f"{counted(found.compared, 'job')} compared, {len(found.differences)} differ; kept aside: "
         f"{found.conflicts} moves that contradict others, {found.refused} rows that Postgres refused"
     )
     if found.without_payload:

@@ -290,7 +290,9 @@ class ResultTimeout(StreamworkerError, TimeoutError):
         self.job_id = job_id
         self.seconds = seconds
         self.status = status
-        super().__init__(f"job {job_id} did not end within {seconds:g} s; it is {status} and goes on")
+        super().__init__(
+            f"job {job_id} did not end within {round(seconds, 3):g} s; it is {status} and goes on"
+        )
 
 
 class ServerUnsuitable(StreamworkerError):

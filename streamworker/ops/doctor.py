@@ -218,17 +218,17 @@ def counters(queue: Queue, depths: Depths, lanes: Sequence[str]) -> list[Finding
                     fixes=[("HINCRBY", queue.keys.stats, f"backlog:{lane}", kept - deferred)],
                 )
             )
-    counted = sum(value for name, value in depths.stats.items() if name.startswith("scheduled:"))
-    if counted != depths.scheduled:
+    scheduled = sum(value for name, value in depths.stats.items() if name.startswith("scheduled:"))
+    if scheduled != depths.scheduled:
         found.append(
             warning(
                 "counters",
-                f"{counted} jobs are counted as scheduled, the schedule holds {depths.scheduled}",
+                f"{scheduled} jobs are counted as scheduled, the schedule holds {depths.scheduled}",
                 "jobs are not affected. The keeper goes through all records and puts right what is in no "
                 "place; look again later",
             )
         )
-    return found or [ok("counters", f"{len(lanes)} lanes agree with their streams")]
+    return found or [ok("counters", f"{counted(len(lanes), 'lane')}: counters and streams agree")]
 
 
 def quarantine(depths: Depths, lanes: Sequence[str]) -> Finding:

@@ -74,7 +74,7 @@ class Fitness:
             return
         self._unknown.add(name)
         said = str(UnknownTask(name, self._app.tasks))[:UNKNOWN_SAID]
-        log.warning("%s; its jobs are handed back for an hour, for workers that know it", said)
+        log.warning("jobs are handed back for an hour, for workers that know their task: %s", said)
 
     def _other_gates(self, claim: Claim, envelope: Envelope, task: Task[..., Any]) -> str | None:
         """What the job has to pass by this worker's newer declaration; None if it has passed it (D17)."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import streamworker
 from streamworker.core.lane import Lane
 from streamworker.core.overrides import RetryOverrides
+from streamworker.core.text import counted
 from streamworker.flow.dependency import Result
 from streamworker.flow.renewals import Renewals
 from streamworker.store import limits, manifest
@@ -161,12 +162,12 @@ class Parts:
         await self.pump.renewal.open()
         self.heartbeat.start()
         log.info(
-            "worker %s: %d slots, lanes %s, lease %g s, %d tasks",
+            "worker %s: %d slots, lanes %s, lease %g s, %s",
             self.worker.id,
             self.worker.concurrency,
             ", ".join(self.worker.lanes),
             self.worker.app.settings.lease,
-            len(self.worker.app.tasks),
+            counted(len(self.worker.app.tasks), "task"),
         )
         self.pump.kick()
 

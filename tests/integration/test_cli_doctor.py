@@ -245,7 +245,7 @@ def test_an_app_is_checked_for_odd_policies_and_lanes(
     found = examine(desk, "odd_shop:app")
 
     assert "hurry retries after 10ms" in found["tasks"]["found"]
-    assert found["counters"]["found"] == "2 lanes agree with their streams"
+    assert found["counters"]["found"] == "2 lanes: counters and streams agree"
     assert found["namespace"]["found"].startswith(f"namespace {desk.namespace}")
 
 

@@ -153,6 +153,12 @@ async def test_an_unknown_name_is_refused_before_anything_is_sent() -> None:
             await app.enqueue("nobody", {})
 
 
+@pytest.mark.parametrize("given", [{"order": 7}, handler])
+async def test_what_is_no_call_is_refused_in_a_batch(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"make it by task\.call"):
+        await App("shop", redis_url="redis://127.0.0.1:1/0").enqueue_many([given])
+
+
 async def test_a_batch_with_an_unknown_lane_is_refused_whole() -> None:
     """STYLE, Errors: before anything is sent."""
     async with App("shop", redis_url="redis://127.0.0.1:1/0") as app:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -296,6 +297,13 @@ def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     assert message_of(missing) == "asyncpg is not installed: pip install 'streamworker[postgres]'"
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'streamworker\[otel\]'"):
         importlib.import_module("streamworker.telemetry.tracing")
+
+
+def test_an_error_of_postgres_says_what_it_means() -> None:
+    """Commands ask it in many places; each may be the first to find no schema there."""
+    error = asyncpg.UndefinedTableError('relation "streamworker.jobs" does not exist')
+
+    assert message_of(error).endswith("bring the schema up to date: streamworker mirror migrate")
 
 
 @pytest.mark.usefixtures("workplace")
