@@ -3,8 +3,9 @@
 -- An open job that is missing comes back under its id, with its epoch, attempt and strikes and the next
 -- version: to ready, or into the schedule if `due` is still to come. Its key is its own again; if another job
 -- has that by now, it ends `superseded`. A job that is there and open although the record says that it is
--- over ends as the record says, without another move; a worker that holds it is told.
--- Replies, one per row:  RESTORED | THERE | SUPERSEDED <job id> | ENDED | FLAGGED
+-- over ends as the record says, without another move; a worker that holds it is told. One that is there and has
+-- gone back goes on, or ends, under the next version: else all that it comes to would be taken for what is known.
+-- Replies, one per row:  RESTORED | THERE | SUPERSEDED <job id> | ENDED | FLAGGED | CAUGHT_UP
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- the mirror, for the log
@@ -94,6 +95,24 @@ local function end_as_known(rec, head)
   return 'ENDED'
 end
 
+local function catch_up(rec, head)       -- Redis decides what an open job is, the durable record how far its count is
+  local _, _, _, _, version, epoch = match(head, ROW)
+  if not version then error('restore row cannot be read: ' .. head) end
+  version, epoch = version + 0, epoch + 0
+  local over = not (WAITING[rec.status] or HELD[rec.status])
+  if epoch < rec.epoch or epoch == rec.epoch and (version < rec.version or version == rec.version and not over) then
+    return 'THERE'
+  end
+  rec.version, rec.epoch = version, epoch
+  local class, code = match(over and rec.ec or '', '^(%S+) (%S+)$')
+  move(rec, rec.status, 'restored', code and ' class=' .. class .. ' code=' .. code or '')
+  if over and mirrored() then
+    local text = redis.call('HGET', BODY .. rec.id, code and 'error' or 'result') or not code and rec.re
+    if text then tell(code and 'x' or 'r', text) end
+  end
+  return 'CAUGHT_UP'
+end
+
 redis.call('PERSIST', FENCE)             -- allowed under OOM, so the rest is too (R31)
 local replies = {}
 for i = 4, #ARGV, 4 do
@@ -104,6 +123,8 @@ for i = 4, #ARGV, 4 do
     reply = bring_back(id, head, ARGV[i + 2], ARGV[i + 3])
   elseif rec and not rec.bad and over and (WAITING[rec.status] or HELD[rec.status]) then
     reply = end_as_known(rec, head)
+  elseif rec and not rec.bad and not over then
+    reply = catch_up(rec, head)
   end
   replies[#replies + 1] = reply
 end

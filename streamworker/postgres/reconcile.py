@@ -3,7 +3,7 @@
 Absence alone proves nothing: a job that is missing may have ended and expired since its row was read. So the
 open jobs that Redis does not have are noted first, then the log is mirrored up to where it ends now, and only
 what Postgres still has as open is enqueued again. Running it twice, or beside another one, is harmless: the
-script leaves alone what is there.
+script leaves alone what is there, unless it has gone back.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import offsets
 from streamworker.postgres.adopt import UNSEEN
@@ -44,6 +45,10 @@ SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, e
 FROM streamworker.jobs WHERE id = ANY($1::uuid[])
 """
 STILL_OPEN = _ROW + " AND status NOT IN ('succeeded', 'failed_terminal') ORDER BY id"
+PLACES = """
+SELECT id::text, epoch, version FROM streamworker.jobs
+WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
+"""
 OVER = _ROW + " AND status IN ('succeeded', 'failed_terminal') ORDER BY id"
 HELD_KEYS = """
 SELECT id::text, key_id, fingerprint,
@@ -64,6 +69,8 @@ class Reconciled:
     superseded: list[str] = field(default_factory=list)
     #: Open in Redis although Postgres had their end.
     ended: list[str] = field(default_factory=list)
+    #: In Redis, but from before what Postgres had read of them: they go on behind that.
+    caught_up: list[str] = field(default_factory=list)
     #: Cannot be restored: Postgres has no envelope of them, from before the mirror was on.
     without_payload: list[str] = field(default_factory=list)
     keys_held: int = 0
@@ -78,6 +85,7 @@ class Reconciled:
             f"{len(self.restored)} jobs{would} restored",
             f"{len(self.superseded)} superseded by a newer job of their key",
             f"{len(self.ended)}{would} ended as Postgres knows",
+            f"{len(self.caught_up)}{would} brought to the version that Postgres knows",
             f"{self.keys_held} keys{would} held again",
             f"{self.dead_letters} dead letters{would} brought back",
             f"{len(self.settings)} settings of operators{would} set again",
@@ -93,6 +101,7 @@ class Reconciled:
             "restored": self.restored,
             "superseded": self.superseded,
             "ended": self.ended,
+            "caught_up": self.caught_up,
             "without_payload": self.without_payload,
             "keys_held": self.keys_held,
             "dead_letters": self.dead_letters,
@@ -137,6 +146,7 @@ class Reconciler:
         done.settings += map(str, set_again)
         await self._bring_back(missing, done)
         await self._end(unfinished, done)
+        await self._catch_up(done)
         await self._hold_keys(done)
         done.dead_letters = await self._letters.restore(actor=self._name, dry_run=dry_run)
         if not dry_run:
@@ -182,6 +192,27 @@ class Reconciler:
                     if reply in (b"ENDED", b"FLAGGED"):
                         done.ended.append(row["id"])
 
+    async def _catch_up(self, done: Reconciled) -> None:
+        """What a record that went back comes to must not be taken for what Postgres has read long ago."""
+        async for ids in self._census.stored(self._connection, OPEN_JOBS):
+            places = {row["id"]: tuple(row)[1:] for row in await self._connection.fetch(PLACES, ids)}
+            records = await self._census.records(
+                ids
+            )  # later than the rows, so that no job is behind for long
+            behind = [
+                record.job_id
+                for record in records
+                if record is not None and _is_behind(record, places.get(record.job_id))
+            ]
+            rows = [{**row, "payload": b""} for row in await self._connection.fetch(STILL_OPEN, behind)]
+            if done.dry_run:
+                done.caught_up += [row["id"] for row in rows]
+                continue
+            for chunk in _chunks(rows):
+                for row, reply in zip(chunk, await self._restore(chunk), strict=True):
+                    if reply == b"CAUGHT_UP":
+                        done.caught_up.append(row["id"])
+
     async def _restore(self, rows: Sequence[Any]) -> list[bytes]:
         words: list[Argument] = []
         for row in rows:
@@ -213,6 +244,12 @@ class Reconciler:
                 done.keys_held += (await self._caller.command("MGET", *names)).count(None)
             else:
                 done.keys_held += int(await self._caller.run(scripts.hold(rows=chunk)))
+
+
+def _is_behind(record: Record, place: tuple[int, int] | None) -> bool:
+    """Whether it is open in Postgres (else None), and further than in Redis, or as far and over there."""
+    ours = record.epoch, record.version
+    return place is not None and (place > ours or (place == ours and record.status in TERMINAL))
 
 
 def _word(value: object) -> object:

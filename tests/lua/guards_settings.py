@@ -1,13 +1,14 @@
-"""The guards of settings, changes and the purge: what is taken out, and the test that must notice."""
+"""The guards of settings, changes, purge and restore: what is taken out, and the test that must notice."""
 
 from __future__ import annotations
 
-from tests.lua import test_purge, test_settings
+from tests.lua import test_purge, test_restore, test_settings
 from tests.lua.mutating import Mutation, of
 
 SET = "fragments/settings.lua"
 TUNE = "tune.lua"
 PURGE = "purge.lua"
+RESTORE = "restore.lua"
 LASTING = of(test_settings.test_what_was_set_for_good_holds_again, "slots", "normal", "4,2", "8,-", "slots",
              "slots normal 4,2")  # fmt: skip
 
@@ -51,4 +52,17 @@ MUTATIONS = [
              test_purge.test_a_job_that_lives_anew_is_not_meant),
     Mutation(PURGE, "    and string.find(places, sub(rec.en, 1, 1), 1, true)\n", "",
              of(test_purge.test_only_jobs_in_the_places_that_are_meant, "b", {"backlog": "asked"})),
+    # --- what went back (D19)
+    Mutation(RESTORE, "epoch < rec.epoch or epoch", "epoch",
+             test_restore.test_a_job_that_is_there_is_left_as_it_is),
+    Mutation(RESTORE, "version < rec.version or ", "",
+             of(test_restore.test_what_a_job_that_went_back_came_to_is_told_again, 1)),
+    Mutation(RESTORE, " or version == rec.version and not over", "",
+             test_restore.test_a_job_that_is_as_far_as_is_known_goes_on_as_it_is),
+    Mutation(RESTORE, "version == rec.version and not over", "version == rec.version",
+             of(test_restore.test_what_a_job_that_went_back_came_to_is_told_again, 4)),
+    Mutation(RESTORE, "  rec.version, rec.epoch = version, epoch\n", "",
+             of(test_restore.test_an_open_job_that_went_back_goes_on_behind_what_is_known, True)),
+    Mutation(RESTORE, "  if over and mirrored() then\n", "  if false then\n",
+             of(test_restore.test_what_a_job_that_went_back_came_to_is_told_again, 5)),
 ]  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamworker.core.outcome import Success
+from streamworker.core.outcome import Fail, Success
+from streamworker.core.states import ErrorClass
 from streamworker.store import scripts
 from tests.lua.driver import RETENTION, START, Shard, job, plan_of
 
@@ -74,12 +75,55 @@ def test_a_deadline_holds_again(shard: Shard) -> None:
 
 
 def test_a_job_that_is_there_is_left_as_it_is(shard: Shard) -> None:
-    shard.put("j")
+    restore(shard, "j", head_of("queued"))
+    shard.claim_one()
     before = shard.look()
 
     assert restore(shard, "j", head_of("processing")) == "THERE"
+    assert restore(shard, "j", head_of("processing").replace(" 5 1 ", " 9 0 ")) == "THERE"
 
     assert shard.look().records() == before.records()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_open_job_that_went_back_goes_on_behind_what_is_known(shard: Shard, held: bool) -> None:
+    shard.put("j")
+    claim, status = (shard.claim_one(), "claimed") if held else (None, "queued")
+
+    assert restore(shard, "j", head_of("retry_scheduled")) == "CAUGHT_UP"
+    assert restore(shard, "j", head_of("retry_scheduled")) == "THERE"
+
+    record, line = shard.record("j"), shard.history("j")[-1]
+    assert (record.status, record.epoch, record.version) == (status, 1, 6)
+    assert (line.source, line.target, line.reason) == (status, status, "restored")
+    assert shard.settle(claim or shard.claim_one(), Success()) == "OK"
+
+
+def test_a_job_that_is_as_far_as_is_known_goes_on_as_it_is(shard: Shard) -> None:
+    shard.put("j")
+
+    assert restore(shard, "j", head_of("queued").replace(" 5 1 ", " 1 0 ")) == "THERE"
+
+
+@pytest.mark.parametrize("version", [1, 4, 5])
+def test_what_a_job_that_went_back_came_to_is_told_again(shard: Shard, version: int) -> None:
+    shard.redis("HSET", shard.keys.policies, "mirror", "m1")
+    shard.settle(shard.take("good"), Success(b"7"))
+    shard.settle(shard.take("long"), Success(b"x" * 99))
+    shard.settle(shard.take("bad"), Fail(ErrorClass.PERSISTENT, "broken", "so"))
+    head = head_of("processing").replace(" 5 1 ", f" {version} 0 ")
+
+    replies = [restore(shard, name, head) for name in ("good", "long", "bad")]
+
+    assert replies == ["THERE" if version < 4 else "CAUGHT_UP"] * 3
+    if version < 4:
+        return
+    entries = list(shard.look().streams["events"].values())[-3:]
+    assert [entry.get(b"r1", entry.get(b"x1")) for entry in entries] == [b"7", b"x" * 99, b"so"]
+    assert b"class=persistent code=broken" in entries[2][b"e"]
+    shard.check("good", status="succeeded")
+    assert shard.record("good").version == version + 1
+    assert shard.redis("PTTL", shard.keys.job("good")) > 0
 
 
 def test_a_key_that_names_another_job_by_now_ends_the_old_one(shard: Shard) -> None:

@@ -417,6 +417,14 @@ def restore(shard: Shard) -> scripts.Call:
     return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
 
 
+def restore_behind(shard: Shard) -> scripts.Call:
+    shard.enqueue(job("waiting"), job("over"))
+    shard.cancel("over")
+    head = "retry_scheduled 1 1 0 4 0 normal add 1 - - -"
+    rows = [word for each in ("waiting", "over") for word in (each, head, "", "")]
+    return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
+
+
 def restore_an_end(shard: Shard) -> scripts.Call:
     shard.enqueue(job("held"), job("waiting"))
     shard.claim_one()
@@ -519,6 +527,7 @@ CASES: dict[str, Arrange] = {
     "mirrored": mirrored,
     "restore": restore,
     "restore: over": restore_an_end,
+    "restore: behind": restore_behind,
     "hold": hold,
     "watch": look,
     "claim: gates": claim_at_gates,

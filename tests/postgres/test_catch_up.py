@@ -1,0 +1,59 @@
+"""A Redis that went back, of jobs that are open in Postgres: what they come to is recorded all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from streamworker.core.ids import new_job_id
+from streamworker.postgres import offsets
+from streamworker.postgres.batch import Batch
+from streamworker.postgres.mirror import Mirror
+from streamworker.postgres.reconcile import Reconciled
+from streamworker.postgres.switch import Switch
+from streamworker.postgres.verify import Verifier
+from streamworker.postgres.writer import Writer
+from streamworker.settings import Settings
+from streamworker.store import scripts
+from streamworker.store.caller import Caller
+from streamworker.store.keys import Keys
+from tests.postgres.journal import NOON, Journal, claimed, retried
+from tests.servers import BenchServer
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_a_job_that_went_back_is_recorded_to_its_end(
+    dsn: str, sql: asyncpg.Connection, valkey: BenchServer, namespace: str, over: bool
+) -> None:
+    """As after a failover: its first attempt and retry are in Postgres, and Redis has it as never begun."""
+    keys = Keys(namespace)
+    caller = Caller(valkey.url, keys.tag)
+    await Switch(caller, keys).open("marker")
+    job = scripts.NewJob(new_job_id(now_ms=NOON, random=bytes(8)), "mail", "normal", b"{}")
+    await caller.run(scripts.enqueue(clock="", marker="marker", rows=job.row()))
+    offset = await offsets.turn_on(sql, await offsets.begin(sql, namespace, 0, "marker"))
+    batch, journal = Batch(), Journal()
+    for entry in (journal.enqueued(job.job_id), journal.entry(claimed(job.job_id)),
+                  journal.entry(retried(job.job_id))):  # fmt: skip
+        batch.add(*entry)
+    await Writer(sql, "m").write(batch, offset)
+    cancel = scripts.cancel(clock="", actor="ann@ops", retention_ms=60_000, rows=(job.job_id, "-"))
+    if over:
+        await caller.run(cancel)
+
+    async def reconciled(**how: Any) -> Reconciled:
+        return await Mirror(Settings(namespace, valkey.url), dsn, "m").reconcile(**how)
+
+    assert (await reconciled(dry_run=True)).caught_up == [job.job_id]
+    assert (await reconciled()).caught_up == [job.job_id]
+    assert (await reconciled()).caught_up == []
+    if not over:
+        await caller.run(cancel)
+    assert (await reconciled()).caught_up == []
+
+    assert (await Verifier(sql, caller, keys).run()).differences == []
+    (row,) = await sql.fetch("SELECT status, error_code FROM streamworker.jobs")
+    assert tuple(row) == ("failed_terminal", "cancelled")
+    await caller.close()
