@@ -43,6 +43,21 @@ def late(world: World, state: State) -> Iterator[Step]:
             yield Step(("late", call, pick), draft)
 
 
+def forget_late(draft: Draft) -> None:
+    """Calls that do nothing whenever they are executed: their session is over, and so is their claim."""
+    draft.late = [call for call in draft.late if not isinstance(call, Request) or _matters(draft, call)]
+
+
+def _matters(draft: Draft, call: Request) -> bool:
+    session = 1 if call.worker == DEAD else draft.workers[call.worker].stored
+    if call.session == session:
+        return True
+    if call.settle is None:
+        return False
+    record = draft.records[call.settle[0]]
+    return record is not None and record.fence == call.settle[1]
+
+
 def of_workers(state: State) -> Iterator[Step]:
     left = state.faults
     for number, worker in enumerate(state.workers):
