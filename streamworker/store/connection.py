@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import hiredis
 
-from streamworker.core.errors import ConnectionLost, StreamworkerError
+from streamworker.core.errors import ConnectionLost, ServerUnsuitable, StreamworkerError
 from streamworker.store.handshake import (
     CONNECT_TIMEOUT,
     check_url,
@@ -171,14 +171,17 @@ class Link:
         self._pid = os.getpid()
         import redis.asyncio
 
-        check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
         given = options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
-        connection = unconnected(redis.asyncio, self.url, given)
+        connection = None
         try:
+            check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
+            connection = unconnected(redis.asyncio, self.url, given)
             async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
                 await connection.connect()
-        except Exception as error:  # looking up a name may fail in any way: no thread, no such label
+        except ServerUnsuitable:
+            raise
+        except Exception as error:  # it may fail in any way: redis-py reads files, and looks up names
             discard(connection)
             _count(self.errors, error)
             raise no_connection(self.url, error) from None
@@ -366,9 +369,11 @@ class SyncLink:
         import redis
 
         self._pid = os.getpid()
-        connection = unconnected(redis, self.url, options(self.timeout))
         try:
+            connection = unconnected(redis, self.url, options(self.timeout))
             connection.connect()
+        except ServerUnsuitable:
+            raise
         except Exception as error:
             _count(self.errors, error)
             raise no_connection(self.url, error) from None

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import streamworker
@@ -16,7 +17,7 @@ from streamworker.core.overrides import RetryOverrides
 from streamworker.core.text import counted
 from streamworker.flow.dependency import Result
 from streamworker.flow.renewals import Renewals
-from streamworker.store import limits, manifest
+from streamworker.store import limits, lua, manifest
 from streamworker.store.keys import Keys
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry import transitions
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from streamworker.worker.worker import Worker
 
 log = logging.getLogger("streamworker.worker")
+
+#: Seconds between two scripts that are read ahead, 2 ms each.
+READ_EVERY = 0.05
 
 
 class Parts:
@@ -176,6 +180,16 @@ class Parts:
         app, link, keys = self.worker.app, self.pump.session.link, self.pump.session.keys
         app.published = await manifest.publish(link, keys, app.declarations(), app.router)
         await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
+
+    async def read_scripts(self) -> None:
+        """Have all of them in memory soon.
+
+        An upgrade in place must not give a worker that runs those of another version.
+        """
+        for name in lua.names():
+            await asyncio.sleep(READ_EVERY)
+            with suppress(OSError):
+                lua.load(name)
 
     async def close(self) -> None:
         """Close the connections and end the children; nothing is told to Redis."""

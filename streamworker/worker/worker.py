@@ -180,6 +180,7 @@ class Worker:
                     group.start_soon(parts.steering.run)
                     group.start_soon(parts.sweep.run)
                     group.start_soon(parts.quarantine.run)
+                    group.start_soon(parts.read_scripts)
                     if parts.watcher is not None:
                         group.start_soon(parts.watcher.run)
                     try:

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from streamworker import App
 from streamworker.cli import companion
 from streamworker.cli.main import command_line
 from streamworker.core.errors import ConfigurationError
+from streamworker.store import lua
 from streamworker.telemetry.http import Address, ServerThread
-from tests.waiting import wait_until
+from streamworker.worker import parts
+from tests.integration.serving import serving
+from tests.servers import BenchServer
+from tests.waiting import wait_until, wait_until_async
 
 
 def test_a_companion_that_cannot_be_started_now_is_started_later(
@@ -50,3 +55,15 @@ def test_a_folder_whose_name_is_too_long_for_a_socket_is_named_as_the_cause(tmp_
 
     with pytest.raises(ConfigurationError, match="TMPDIR"):
         thread.start()
+
+
+async def test_a_worker_soon_needs_no_script_from_the_disk(
+    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade in place it took locks, and said good-bye, by the scripts of another version."""
+    monkeypatch.setattr(parts, "READ_EVERY", 0.0)
+    lua.load.cache_clear()
+    async with App("cases", redis_url=valkey.url, namespace=namespace) as app, serving(app):
+        await wait_until_async(
+            lambda: lua.load.cache_info().currsize == len(lua.names()), what="all are read"
+        )

@@ -18,6 +18,7 @@ import pytest
 
 from streamworker import App, Context, Retry, Worker
 from streamworker.core.errors import ServerUnsuitable
+from streamworker.store import connection
 from streamworker.store.connection import ReplyError
 from streamworker.telemetry import loggers, transitions
 from streamworker.worker import worker as worker_module
@@ -205,26 +206,22 @@ async def test_a_lock_that_no_thread_can_renew_is_not_given(
         assert await job.result(10) == 2
 
 
-async def test_a_name_that_no_thread_can_look_up_is_looked_up_again(
+async def test_too_many_open_files_are_waited_for_when_a_connection_is_made_anew(
     valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error was none of a connection: it ended the reader, and the worker with it."""
-    refused = 0
-    loop = type(asyncio.get_running_loop())
-    look_up = loop.getaddrinfo
+    """redis-py reads a file for each connection. That error ended the reader, and the worker with it."""
+    make, refusing, refused = connection.unconnected, False, 0
 
-    async def fickle(self: asyncio.AbstractEventLoop, *args: Any, **kwargs: Any) -> Any:
+    def fickle(*arguments: Any) -> Any:
         nonlocal refused
         if refusing and refused < 12:
             refused += 1
-            raise RuntimeError("can't start new thread")
-        return await look_up(self, *args, **kwargs)
+            raise OSError(24, "Too many open files: '…/METADATA'")
+        return make(*arguments)
 
-    refusing = False
-    monkeypatch.setattr(loop, "getaddrinfo", fickle)
+    monkeypatch.setattr(connection, "unconnected", fickle)
     with Proxy(valkey.port) as proxy:
-        url = f"redis://localhost:{proxy.port}/0"
-        async with App("cases", redis_url=url, namespace=namespace, lease=LEASE) as app:
+        async with App("cases", redis_url=proxy.url, namespace=namespace, lease=LEASE) as app:
 
             @app.task(retry=ONCE)
             async def work(ctx: Context) -> int:
