@@ -86,8 +86,8 @@ class Relay:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._away = ""
-        #: Entities of which a request of this round stays, so that the later ones have to.
-        self._held: set[str] = set()
+        #: Of entities, the first request of this round that stays: those behind it have to.
+        self._held: dict[str, int] = {}
         self._next_prune = self._next_measure = self._rest = 0.0
         self.gauges = Gauges()
 
@@ -175,17 +175,21 @@ class Relay:
             rows, told, waiting = await self._doubt.judge(connection, locked)
             await table.done(connection, told, "ACCEPTED")
             await table.note(connection, waiting)
-            self._held = {row.entity for row in locked if row.id in waiting} - {""}
+            self._held = {}
+            for row in locked:
+                if row.id in waiting:
+                    self._hold(row)
             return len(told) + await self._publish(connection, rows)
 
     async def _in_order(self, connection: asyncpg.Connection, pairs: Sequence[Pair]) -> list[Pair]:
         """Those of whose entity no earlier request stays behind."""
-        left = [row for row, _ in pairs if row.entity in self._held]
+        left = [row for row, _ in pairs if row.id > self._held.get(row.entity, row.id)]
         if not left:
             return list(pairs)
         await table.unmark(connection, [row for row in left if row.fresh])
         await table.note(connection, dict.fromkeys([row.id for row in left], BEHIND))
-        return [pair for pair in pairs if pair[0].entity not in self._held]
+        stays = {row.id for row in left}
+        return [pair for pair in pairs if pair[0].id not in stays]
 
     async def _publish(self, connection: asyncpg.Connection, rows: Sequence[Row]) -> int:
         """Tell Redis of these, in order; returns how many are over."""
@@ -226,11 +230,12 @@ class Relay:
             row, job = pairs[0]
             try:
                 (placed,) = await self._queue.enqueuer.place([job])
-                self._hold(row, placed)
+                if placed.disposition is Disposition.REJECTED:
+                    self._hold(row)
                 return [(row, placed)]
             except ReplyError as error:
-                if not await self._refuse(connection, row, str(error)) and row.entity:
-                    self._held.add(row.entity)
+                if not await self._refuse(connection, row, str(error)):
+                    self._hold(row)
                 return []
         half = len(pairs) // 2
         return await self._halve(connection, pairs[:half]) + await self._halve(connection, pairs[half:])
@@ -239,9 +244,9 @@ class Relay:
         by_answer: dict[str, list[Row]] = {}
         back: list[Row] = []
         for row, answer in placed:
-            self._hold(row, answer)
             if answer.disposition is Disposition.REJECTED:
                 back.append(row)
+                self._hold(row)
             elif answer.disposition in _ENDED:
                 await self._answered_by_another(connection, row, answer)
             else:
@@ -256,10 +261,10 @@ class Relay:
             self._rest = REST
         return len(placed) - len(back)
 
-    def _hold(self, row: Row, answer: Placed) -> None:
-        """Those behind one that is rejected wait as well."""
-        if row.entity and answer.disposition is Disposition.REJECTED:
-            self._held.add(row.entity)
+    def _hold(self, row: Row) -> None:
+        """Those behind it wait as well."""
+        if row.entity:
+            self._held[row.entity] = min(row.id, self._held.get(row.entity, row.id))
 
     async def _answered_by_another(self, connection: asyncpg.Connection, row: Row, answer: Placed) -> None:
         why = _ENDED[answer.disposition].format(answer.job_id)

@@ -85,3 +85,16 @@ async def test_nobody_overtakes_one_that_redis_refuses_until_it_is_put_aside(
         await relay()
     assert await told(app, sql) == [2, 3]
     assert await sql.fetchval("SELECT refused_at IS NOT NULL FROM streamworker.outbox WHERE id = 1")
+
+
+async def test_one_that_is_tried_again_waits_for_none_behind_it(
+    app: App, sql: asyncpg.Connection, relay: Any, move: Task[..., Any]
+) -> None:
+    """It was put aside, so the next one was told, and nobody knows whether that arrived."""
+    for step in (1, 2):
+        await enqueue_in(sql, move.call(1, step))
+    await sql.execute("UPDATE streamworker.outbox SET attempted_at = now() - interval '20 min' WHERE id = 2")
+
+    assert await relay() == 1
+
+    assert await told(app, sql) == [1]
