@@ -18,7 +18,7 @@ import pytest
 
 from streamworker import App, Context, Retry, Worker
 from streamworker.core.errors import ServerUnsuitable
-from streamworker.store import connection
+from streamworker.store import handshake
 from streamworker.store.connection import ReplyError
 from streamworker.telemetry import loggers, transitions
 from streamworker.worker import worker as worker_module
@@ -210,7 +210,7 @@ async def test_too_many_open_files_are_waited_for_when_a_connection_is_made_anew
     valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py reads a file for each connection. That error ended the reader, and the worker with it."""
-    make, refusing, refused = connection.unconnected, False, 0
+    make, refusing, refused = handshake.unconnected, False, 0
 
     def fickle(*arguments: Any) -> Any:
         nonlocal refused
@@ -219,7 +219,7 @@ async def test_too_many_open_files_are_waited_for_when_a_connection_is_made_anew
             raise OSError(24, "Too many open files: '…/METADATA'")
         return make(*arguments)
 
-    monkeypatch.setattr(connection, "unconnected", fickle)
+    monkeypatch.setattr("streamworker.store.connection.unconnected", fickle)
     with Proxy(valkey.port) as proxy:
         async with App("cases", redis_url=proxy.url, namespace=namespace, lease=LEASE) as app:
 
