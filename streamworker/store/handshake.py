@@ -92,6 +92,8 @@ def discard(connection: Any) -> None:
 
 def no_connection(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
     """Our word for what redis-py or the socket said, without secrets."""
+    if isinstance(error, ConnectionLost):
+        return error  # it is ours already
     text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
     if type(error).__name__ == "AuthenticationError" or "WRONGPASS" in text or "NOAUTH" in text:
         return ServerUnsuitable(

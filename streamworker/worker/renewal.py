@@ -6,11 +6,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from streamworker.core import durations
 from streamworker.core.errors import StreamworkerError
 from streamworker.store.caller import backoff
 from streamworker.worker.session import Entry, Session
 
 log = logging.getLogger("streamworker.worker")
+
+#: Seconds between two words on a Redis that stays away; the attempts between them are told at DEBUG.
+SAY_EVERY = 10.0
 
 
 async def _nothing_to_say() -> None: ...
@@ -45,6 +49,8 @@ class Renewal:
         self._failures = 0
 
     async def _sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        since, said = loop.time(), float("-inf")
         while True:
             self._failures += 1
             if self._failures > 1:
@@ -55,9 +61,14 @@ class Renewal:
                 pending = await self._session.pending()
                 break
             except StreamworkerError as error:
-                log.warning("no session with Redis yet: %s", error)
+                again = loop.time() - said < SAY_EVERY
+                log.log(logging.DEBUG if again else logging.WARNING, "no session with Redis yet: %s", error)
+                said = said if again else loop.time()
             except Exception:  # whatever it is: without a session nothing runs any more
                 log.exception("no session with Redis yet")
+        if said >= since:
+            away = durations.format_ms(round(loop.time() - since) * 1000)
+            log.warning("a session with Redis again, after %s", away)
         self._syncing = None
         self.ready = True
         self._renewed(pending)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -323,6 +324,7 @@ async def test_workers_and_producers_wait_for_a_redis_that_is_down(
     own_valkey: ServerFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """R42: dropped connections, capped back-off, for ever; an enqueue is patient for 10 s."""
+    caplog.set_level(logging.DEBUG, "streamworker.worker")
     server = own_valkey(appendonly=True)
     async with shop_on(server, tmp_path / "journal") as shop:
         await shop.enqueue("work")
@@ -337,4 +339,8 @@ async def test_workers_and_producers_wait_for_a_redis_that_is_down(
 
         assert await late is not None
         await shop.all_over()
+        told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+        assert sum("no session with Redis yet" in each for each in told) == 2, "once for each worker"
+        assert sum("a session with Redis again, after" in each for each in told) == 2
+        assert not any(each.count("no connection to") > 1 for each in told)
         assert shop.judged() == []
