@@ -43,7 +43,7 @@ def lanes(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
                 row["in_flight"],
                 None
                 if row["oldest_age_seconds"] is None
-                else format_ms(round(row["oldest_age_seconds"] * 1000)),
+                else format_ms(round(row["oldest_age_seconds"]) * 1000),
                 "yes" if row["paused"] else "no",
                 *_shares(row["slots"]),
             )

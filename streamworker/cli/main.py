@@ -56,7 +56,7 @@ def command_line(only: str | None = None) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback()(root)
     for name, place in COMMANDS.items():

@@ -31,8 +31,8 @@ def load_app(target: str) -> App:
     module_name, colon, attribute = target.partition(":")
     if not module_name:
         raise CommandFailed(f"{target!r} names no app; {_FORM}", code=2)
-    if module_name.endswith(".py"):
-        guess = module_name.removesuffix(".py").replace("/", ".")
+    if module_name.endswith(".py") or "/" in module_name:
+        guess = module_name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
         raise CommandFailed(
             f"{module_name!r} is a file; name the module: {guess}:{attribute or 'app'}", code=2
         )

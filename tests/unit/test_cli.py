@@ -257,6 +257,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cli_shop:ap", "has no 'ap'; it has: cli_shop:app, cli_shop:other"),
         ("cli_shop:number", "is no App but a int; it has: cli_shop:app"),
         ("cli_shop.py:app", "is a file; name the module: cli_shop:app"),
+        ("./cli_shop:app", "is a file; name the module: cli_shop:app"),
+        ("shop/tasks:app", "is a file; name the module: shop.tasks:app"),
         (":app", "names no app; name it as MODULE:APP"),
         ("cli_broken:app", "ZeroDivisionError: division by zero"),
         ("cli_broken:app", "cli_broken.py, line 2"),

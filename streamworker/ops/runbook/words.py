@@ -32,7 +32,8 @@ def flow(row: LaneRow) -> str:
     """What waits in a lane, how old it is, and what comes and goes."""
     aim = "" if row.target is None else f" (target {span(row.target)})"
     parked = f", {row.parked} of them at gates" if row.parked else ""
+    oldest = aim if row.oldest is None else f", the oldest for {span(row.oldest)}{aim}"
     return (
-        f"{counted(row.ready + row.parked, 'job')} wait{'s' if row.ready + row.parked == 1 else ''}{parked}, "
-        f"the oldest for {span(row.oldest)}{aim}; {pace(row.came_in)} come in, {pace(row.went_out)} go out"
+        f"{counted(row.ready + row.parked, 'job')} wait{'s' if row.ready + row.parked == 1 else ''}{parked}"
+        f"{oldest}; {pace(row.came_in)} come in, {pace(row.went_out)} go out"
     )
