@@ -168,6 +168,11 @@ class Transaction:
         assert self._borrowed is not None
         effects, keys = self._effects, self._effects.stale
         try:
+            if not self._borrowed.connection.is_in_transaction():
+                raise ConfigurationError(
+                    "a statement of the block has ended its transaction, and what came after it stood alone: "
+                    "leave COMMIT and ROLLBACK to the block; tx.connection.transaction() is a savepoint"
+                )
             result = b"" if self.result is None else codec.encode_result(self.result)
             if result or keys or self.result_ref is not None:
                 await operations.record(

@@ -426,3 +426,16 @@ async def test_what_a_handler_sets_for_its_session_does_not_meet_the_next(
             return bool(await shop.fetchval("SELECT pg_try_advisory_lock(7) AND pg_advisory_unlock(7)"))
 
         await wait_until_async(free, what="the lock is free")
+
+
+@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
+async def test_a_block_that_ends_its_transaction_itself_is_no_success(
+    app: App, shop: asyncpg.Connection, word: str
+) -> None:
+    @app.task(retry=Retry.never())
+    async def pay(ctx: Context, payment: str) -> Any:
+        async with ctx.transaction("step") as tx:
+            await tx.execute(word)
+
+    async with serving(app):
+        assert (await failure(await pay.enqueue("p1"))).code == "configuration_error"
