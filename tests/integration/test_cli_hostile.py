@@ -40,7 +40,6 @@ OTHERS = {
     "exporter": "answers Prometheus: tests/observability/test_live.py",
     "demo": "runs an app of its own",
     "route": "prints names of lanes, and what was typed",
-    "enqueue": "prints an id",
     "jobs cancel": "prints the id that was typed, and a state",
     "mirror run": "logs",
     "mirror sql": "prints the schema",
@@ -106,6 +105,7 @@ class Scene:
 
 #: How each command is called; the words of its name come first where a list does not begin with them.
 CALLS: dict[str, Callable[[Scene], list[str]]] = {
+    "enqueue": lambda scene: ["enqueue", "nobody"],
     "top": lambda scene: ["top", "--once", "--every", "0.2"],
     "lanes": lambda scene: ["lanes"],
     "workers": lambda scene: ["workers"],
