@@ -165,10 +165,11 @@ class Link:
         return len(self._waiting)
 
     async def connect(self) -> None:
-        """Connect anew. Raises ConnectionLost, or ServerUnsuitable for a refused password."""
-        self.abort()
-        self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        """Connect anew; what there is stays until then. Raises ConnectionLost, or ServerUnsuitable."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._pid != os.getpid():
+            self.abort()
+            self._loop, self._pid = loop, os.getpid()
         import redis.asyncio
 
         # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
@@ -188,6 +189,9 @@ class Link:
         except BaseException:
             discard(connection)
             raise
+        if self._transport is not None:  # its end is no news any more
+            self._transport.set_protocol(asyncio.Protocol())
+        self.abort()
         # redis-py did the handshake; from here on the socket is ours alone.
         transport = cast(asyncio.Transport, connection._writer.transport)
         transport.set_protocol(_Replies(self))
@@ -315,7 +319,6 @@ class Opens(Protocol):
 
     def __call__(self, url: str, *, timeout: float = REPLY_TIMEOUT) -> Link:
         """A link that is not connected yet."""
-        ...
 
 
 class SyncLink:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from streamworker.core.errors import ConnectionLost
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.connection import Link, Opens, ReplyError
@@ -41,7 +42,12 @@ class Session:
 
         Raises ConnectionLost, ServerUnsuitable or ReplyError.
         """
-        await self.link.connect()
+        try:
+            await self.link.connect()
+        except ConnectionLost:
+            # The server takes no new one, as with maxclients full: on ours calls keep their order too.
+            if not self.link.connected:
+                raise
         facts = [word for fact in self._facts.items() for word in fact]
         call = scripts.session(worker=self.worker, own=self.number, liveness_ms=self._liveness_ms, rows=facts)
         self.number = int(await self.link.script(call.script, self.keys.tag, *call.argv))

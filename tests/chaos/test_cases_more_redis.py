@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 import redis
@@ -138,10 +139,14 @@ async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
     assert (refused, runs) == (4, 1)
 
 
-async def test_a_heartbeat_that_the_server_takes_no_connection_of_goes_by_another(
-    own_valkey: ServerFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("whose", ["heartbeat", "reader"])
+async def test_a_worker_that_the_server_takes_no_new_connection_of_goes_on_with_those_it_has(
+    own_valkey: ServerFactory, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """With `maxclients` full for longer than a lease a worker's own keeper took its running job from it."""
+    """With `maxclients` full for longer than a lease a worker's own keeper took its running job from it.
+
+    And when the blocking read was lost, the worker let go of the connection that it had for all else.
+    """
     made: list[Parts] = []
 
     class Seen(Parts):
@@ -155,18 +160,27 @@ async def test_a_heartbeat_that_the_server_takes_no_connection_of_goes_by_anothe
 
         @app.task(retry=Retry.never())
         async def work(ctx: Context) -> int:
-            heartbeat = made[0].heartbeat.link
-            await wait_until_async(lambda: heartbeat.last_reply, what="a heartbeat")
-            host, port = heartbeat._connection._sock.getsockname()
+            heartbeat, reader = made[0].heartbeat.link, made[0].reader.link
+            await wait_until_async(lambda: heartbeat.last_reply and reader.in_flight, what="both are there")
+            ends = {
+                "heartbeat": heartbeat._connection._sock.getsockname(),
+                "reader": cast(Any, reader._transport).get_extra_info("sockname"),
+            }
+            host, port = ends[whose]
             with redis.Redis.from_url(server.url) as client:
-                client.config_set("maxclients", len(client.client_list()) - 2)  # neither ours nor that
+                client.config_set("maxclients", len(client.client_list()) - 3)  # full, whoever lets go of one
                 client.client_kill(f"{host}:{port}")
             await asyncio.sleep(2.5 * LEASE)
+            return ctx.attempt
+
+        @app.task(retry=Retry.never())
+        async def next_one(ctx: Context) -> int:
             return ctx.attempt
 
         async with serving(app):
             job = await work.enqueue()
             assert await job.result(10) == 1
+            assert await (await next_one.enqueue()).result(10) == 1
         record = await app.queue().record(job.id)
 
     assert (record.starts, record.strikes) == (1, 0)
