@@ -22,6 +22,7 @@ COMMANDS = {
     "lanes": "lanes.lanes",
     "route": "route.route",
     "workers": "workers.workers",
+    "tasks": "tasks.tasks",
     "explain": "explain.explain",
     "gates": "gates.gates",
     "limits": "tune.limits_app",

@@ -14,7 +14,7 @@ async def scope_is_known(queue: Queue, scope: str) -> bool:
     kind, _, name = scope.partition(":")
     if kind == "tenant":
         return True
-    declared = await _declared(queue)
+    declared = await declarations(queue)
     match kind:
         case "task":
             return name in declared
@@ -28,7 +28,7 @@ async def scope_is_known(queue: Queue, scope: str) -> bool:
 
 async def tasks(queue: Queue) -> list[str]:
     """Names of the tasks that workers have published."""
-    return sorted(await _declared(queue))
+    return sorted(await declarations(queue))
 
 
 async def lanes(queue: Queue) -> set[str]:
@@ -43,12 +43,13 @@ async def limit_is_known(queue: Queue, name: str) -> bool:
         return True
     return any(
         Gates(task, each.arguments, each.gates).makes(name)
-        for task, each in (await _declared(queue)).items()
+        for task, each in (await declarations(queue)).items()
         if each.gates
     )
 
 
-async def _declared(queue: Queue) -> dict[str, Declaration]:
+async def declarations(queue: Queue) -> dict[str, Declaration]:
+    """What workers have published of each task."""
     found = pairs(await queue.caller.command("HGETALL", queue.keys.meta))
     named = ((field.decode(), value) for field, value in found.items())
     read_ = ((field.removeprefix(FIELD), value) for field, value in named if field.startswith(FIELD))

@@ -109,6 +109,7 @@ CALLS: dict[str, Callable[[Scene], list[str]]] = {
     "top": lambda scene: ["top", "--once", "--every", "0.2"],
     "lanes": lambda scene: ["lanes"],
     "workers": lambda scene: ["workers"],
+    "tasks": lambda scene: ["tasks"],
     "explain": lambda scene: ["explain", ODD, "--sample", "0"],
     "gates": lambda scene: ["gates"],
     "pause": lambda scene: ["pause", f"task:{ESCAPE}", "--reason", ESCAPE],

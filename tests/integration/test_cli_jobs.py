@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from streamworker.core.gates import Gate, GateKind
 from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.request import Options, new_job
@@ -525,6 +526,37 @@ def test_what_a_worker_says_of_itself_is_data(desk: Desk) -> None:
 
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", printed)
     assert desk.json("workers")[0]["pid"] is None
+
+
+# --- tasks -----------------------------------------------------------------------------------------------
+
+
+def test_tasks_are_listed_with_what_they_declare(desk: Desk) -> None:
+    pack = Declaration(
+        lane="priority",
+        key="order:{order}",
+        arguments=("order", "box"),
+        required=("order",),
+        timeout=90.0,
+        retry="4 attempts",
+        gates=(Gate(GateKind.RATE, "task", "5,1000,5"),),
+    )
+    declared = {"pack": pack, "mail": Declaration(lane="normal", takes_more=True)}
+    desk.run(publish_call(declared, routing.NO_RULES), tag=desk.keys.namespace_tag)
+
+    mail, packs = desk.json("tasks")
+    shown = desk.call("tasks").stdout
+
+    assert (mail["task"], mail["lane"], mail["arguments"], mail["key"]) == ("mail", "normal", [], None)
+    assert (packs["key"], packs["window_seconds"], packs["timeout_seconds"]) == ("order:{order}", 86_400, 90)
+    assert (packs["arguments"], packs["required"]) == (["order", "box"], ["order"])
+    assert packs["gates"] == ["rate:task"]
+    assert re.search(r"pack +order, \[box\] +priority +1m30s +4 attempts +order:\{order\}", shown)
+
+
+def test_no_tasks(desk: Desk) -> None:
+    assert desk.json("tasks") == []
+    assert "has published a task" in desk.call("tasks").stderr
 
 
 def test_failures_keep_their_class(desk: Desk) -> None:
