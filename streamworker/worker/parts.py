@@ -36,6 +36,7 @@ from streamworker.worker.steering import Steering
 from streamworker.worker.sweep import Sweep
 
 if TYPE_CHECKING:
+    from streamworker.app import App
     from streamworker.worker.watcher import Watcher
     from streamworker.worker.worker import Worker
 
@@ -43,6 +44,12 @@ log = logging.getLogger("streamworker.worker")
 
 #: Seconds between two scripts that are read ahead, 2 ms each.
 READ_EVERY = 0.05
+
+
+def _whose(app: App) -> str:
+    """The app, and its namespace where that has another name: a variable may have set it unawares."""
+    namespace = app.settings.namespace
+    return app.name if namespace == app.name else f"{app.name}, namespace {namespace}"
 
 
 class Parts:
@@ -166,12 +173,13 @@ class Parts:
         await self.pump.renewal.open()
         self.heartbeat.start()
         log.info(
-            "worker %s: %d slots, lanes %s, lease %g s, %s",
+            "worker %s: %d slots, lanes %s, lease %g s, %s of %s",
             self.worker.id,
             self.worker.concurrency,
             ", ".join(self.worker.lanes),
             self.worker.app.settings.lease,
             counted(len(self.worker.app.tasks), "task"),
+            _whose(self.worker.app),
         )
         self.pump.kick()
 

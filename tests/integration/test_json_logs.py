@@ -106,6 +106,7 @@ def test_readable_logs_tell_of_failures_only(desk: Desk) -> None:
         worker.terminate()
         assert worker.wait() == 0
 
+        assert f" tasks of fleet, namespace {desk.namespace}\n" in worker.log()
         assert "bad_arguments" in worker.log()
         assert done not in worker.log()
 
