@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import linecache
 import logging
 import traceback
 from collections.abc import Iterator
@@ -52,7 +53,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _shown(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = next((at for at, frame in enumerate(frames) if not frame.filename.startswith(_BETWEEN)), 0)
-    lines = traceback.format_list(frames[theirs:][-FRAMES:])
-    return f"{type(error).__name__}\n{''.join(lines)}".rstrip()
+    # By hand: `traceback` reads the file's date and parses the line for each frame, ten times the cost.
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    theirs = next((at for at, (code, _) in enumerate(frames) if not code.co_filename.startswith(_BETWEEN)), 0)
+    lines = [type(error).__name__]
+    for code, line in frames[theirs:][-FRAMES:]:
+        lines.append(f'  File "{code.co_filename}", line {line}, in {code.co_name}')
+        if source := linecache.getline(code.co_filename, line).strip():
+            lines.append(f"    {source}")
+    return "\n".join(lines)
