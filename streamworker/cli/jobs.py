@@ -33,6 +33,9 @@ def list_jobs(
     task: Annotated[str | None, typer.Option("--task", metavar="T", help="Only of this task.")] = None,
     lane: Annotated[str | None, typer.Option("--lane", metavar="L", help="Only in this lane.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", metavar="N", help="Only of this tenant.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="K", help="Only with this idempotency key.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="K", help="Jobs at most.", min=1)] = 50,
     app: AppName = None,
     redis_url: RedisUrl = None,
@@ -48,7 +51,7 @@ def list_jobs(
     from streamworker.ops import listing
 
     settings = settings_of(app, redis_url)
-    which = listing.JobFilter(status, task, lane, tenant)
+    which = listing.JobFilter(status, task, lane, tenant, key)
     told = 0
 
     def progress(scanned: int, found: int) -> None:

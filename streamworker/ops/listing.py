@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from streamworker.core.gates import entity_of
 from streamworker.core.job import Record
 from streamworker.core.states import Status
+from streamworker.core.template import key_id
+from streamworker.ops.dlq.letters import key_of
 from streamworker.ops.history import iso
 from streamworker.request import JobView
 from streamworker.store.queue import Queue
@@ -27,6 +30,8 @@ class JobFilter:
     task: str | None = None
     lane: str | None = None
     tenant: str | None = None
+    #: The idempotency key, as its producer or template gave it.
+    key: str | None = None
 
     def takes(self, record: Record) -> bool:
         """Whether this job is meant."""
@@ -35,7 +40,15 @@ class JobFilter:
             and self.task in (None, record.task)
             and self.lane in (None, record.lane)
             and self.tenant in (None, record.text("tn"))
+            and (self.key is None or _has_key(record, self.key))
         )
+
+
+def _has_key(record: Record, key: str) -> bool:
+    held = record.text("ky") or ""
+    if not held.startswith("#"):
+        return key_of(held) == key
+    return held == key_id(record.task, entity_of(record.text("ga") or "") or "", key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from streamworker.core.gates import Gate, GateKind
 from streamworker.core.outcome import Success
 from streamworker.ops import listing
 from streamworker.settings import Settings
+from streamworker.store.manifest import Declaration, publish_call
 from streamworker.store.queue import Queue
+from streamworker.store.routing import NO_RULES
 from tests.integration.cli_desk import Desk
 from tests.servers import BenchServer
 
@@ -61,6 +64,24 @@ def test_options_narrow_it(desk: Desk) -> None:
     assert set(ids(desk, "--tenant", "acme")) == {dead, mail}
     assert ids(desk, "--tenant", "acme", "--task", "pay") == [dead]
     assert ids(desk, "--task", "nothing") == []
+
+
+def test_a_job_is_found_by_its_key(desk: Desk) -> None:
+    """What became of order 7? A long key is kept as a digest, of task and entity as well."""
+    long = "order:" + "7" * 80
+    gates = (Gate(GateKind.ENTITY, "order:{order}"),)
+    declared = {"ship": Declaration(lane="normal", arguments=("order",), gates=gates)}
+    desk.run(publish_call(declared, NO_RULES), tag=desk.keys.namespace_tag)
+    short = desk.dead("pay", key="order:7")
+    other = desk.put("mail", key="order:7")
+    digest = desk.put("pay", key=long)
+    gated = desk.call("enqueue", "ship", '{"order": 7}', "--key", long).stdout.strip()
+    desk.put("pay", key="order:77")
+
+    assert set(ids(desk, "--key", "order:7")) == {short, other}
+    assert ids(desk, "--key", "order:7", "--task", "pay") == [short]
+    assert set(ids(desk, "--key", long)) == {digest, gated}
+    assert ids(desk, "--key", "order") == []
 
 
 def test_a_listing_that_was_cut_says_so(desk: Desk) -> None:
