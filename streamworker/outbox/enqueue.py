@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from streamworker.client import Job
+from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import entity_of
 from streamworker.core.ids import shard_of
 from streamworker.core.job import Envelope
@@ -86,8 +87,11 @@ def enqueue_in(connection: Any, call: Call[R], *, notify: bool = False) -> Any:
     `await` it on connections of asyncpg, psycopg's and SQLAlchemy's asynchronous ones, and the transaction
     of a handler; on those of psycopg, SQLAlchemy and Django that block, it returns the handle itself. Never
     commits. The handle has the job's id at once; that the key is held by another job is only known when the
-    relay comes. `notify` wakes a relay that listens, at a cost for every commit.
+    relay comes. `notify` wakes a relay that listens, at a cost for every commit. Raises ConfigurationError
+    for what is no such connection, InvalidArgument for what is no call.
     """
+    if not hasattr(call, "job"):
+        raise InvalidArgument("call", call, "is none: make it by task.call(...)")
     adapter = adapt(connection)
     if adapter.is_async:
         return _enqueue(adapter, call, notify)

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from streamworker import App, ConfigurationError, Disposition, Job, enqueue_in
+from streamworker import App, ConfigurationError, Disposition, InvalidArgument, Job, enqueue_in
 from streamworker.core.job import Envelope
 from streamworker.core.states import Status
 from streamworker.telemetry import tracing
@@ -289,6 +289,13 @@ async def test_a_handlers_transaction_takes_requests_along(
 def test_what_is_no_connection_is_refused(app: App) -> None:
     with pytest.raises(ConfigurationError, match="no connection that is known"):
         enqueue_in(object(), call_of(app, 1))
+
+
+def test_a_task_is_no_call(app: App) -> None:
+    task: Any = app.task(name="pay")(lambda ctx, order: None)
+
+    with pytest.raises(InvalidArgument, match=r"make it by task\.call"):
+        enqueue_in(object(), task)
 
 
 @asynccontextmanager
