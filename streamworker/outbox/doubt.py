@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamworker.outbox.table import Row
+from streamworker.outbox.table import NO_MIRROR, Row
 from streamworker.postgres.log import Log
 from streamworker.store.queue import Queue
 
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 _KNOWN = "SELECT id::text FROM streamworker.jobs WHERE id = ANY($1::uuid[]) AND version > 0"
 _IS_ON = "SELECT EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on)"
-NO_MIRROR = (
-    "it may have been told long ago, and without a mirror nobody knows: "
-    "`streamworker outbox retry` tells it again"
-)
 
 
 class Doubt:

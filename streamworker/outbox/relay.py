@@ -186,7 +186,7 @@ class Relay:
         left = [row for row, _ in pairs if row.id > self._held.get(row.entity, row.id)]
         if not left:
             return list(pairs)
-        await table.unmark(connection, [row for row in left if row.fresh])
+        await table.leave(connection, left)
         await table.note(connection, dict.fromkeys([row.id for row in left], BEHIND))
         stays = {row.id for row in left}
         return [pair for pair in pairs if pair[0].id not in stays]

@@ -16,10 +16,18 @@ DOUBT_SECONDS = 600
 
 #: Rows that a relay is to tell Redis of.
 PENDING = "namespace = $1 AND published_at IS NULL AND refused_at IS NULL"
-#: Written down before Redis is told, so that nobody forgets that it may have been.
+#: Why a request waits for a person: nobody else can tell whether Redis has run it.
+NO_MIRROR = (
+    "it may have been told long ago, and without a mirror nobody knows: "
+    "`streamworker outbox retry` tells it again"
+)
+#: Written down before Redis is told, so that nobody forgets that it may have been. Those that wait for a
+#: person have no place in a round.
 _MARK = f"""
 WITH due AS (
-    SELECT id FROM streamworker.outbox WHERE {PENDING} ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT id FROM streamworker.outbox WHERE {PENDING} AND (error IS DISTINCT FROM $3
+        OR EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on))
+    ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), marked AS (
     UPDATE streamworker.outbox o
     SET attempted_at = coalesce(o.attempted_at, now()), attempts = o.attempts + 1
@@ -40,6 +48,11 @@ WHERE {PENDING} AND entity = ANY($2::text[]) AND id <> ALL($3::bigint[]) GROUP B
 """  # noqa: S608
 _DONE = """
 UPDATE streamworker.outbox SET published_at = now(), outcome = $2, error = NULL WHERE id = ANY($1::bigint[])
+"""
+_LEAVE = """
+UPDATE streamworker.outbox
+SET attempts = attempts - 1, attempted_at = CASE WHEN id <> ALL($2::bigint[]) THEN attempted_at END
+WHERE id = ANY($1::bigint[])
 """
 _NOTE = """
 UPDATE streamworker.outbox SET error = $2 WHERE id = ANY($1::bigint[]) AND error IS DISTINCT FROM $2
@@ -105,7 +118,7 @@ async def pending(connection: asyncpg.Connection, namespace: str) -> bool:
 
 async def mark(connection: asyncpg.Connection, namespace: str, limit: int) -> dict[int, bool]:
     """The rows that come next, and whether this is their first attempt. Committed at once."""
-    return {row["id"]: row["fresh"] for row in await connection.fetch(_MARK, namespace, limit)}
+    return {row["id"]: row["fresh"] for row in await connection.fetch(_MARK, namespace, limit, NO_MIRROR)}
 
 
 async def lock(connection: asyncpg.Connection, namespace: str, marked: Mapping[int, bool]) -> list[Row]:
@@ -116,9 +129,7 @@ async def lock(connection: asyncpg.Connection, namespace: str, marked: Mapping[i
     if entities:
         earlier = await connection.fetch(_EARLIER, namespace, entities, [row.id for row in rows])
         first = {row["entity"]: row["first"] for row in earlier}
-        await unmark(
-            connection, [row for row in rows if row.fresh and row.id > first.get(row.entity, row.id)]
-        )
+        await leave(connection, [row for row in rows if row.id > first.get(row.entity, row.id)])
         rows = [row for row in rows if row.id < first.get(row.entity, row.id + 1)]
     return rows
 
@@ -136,6 +147,13 @@ async def unmark(connection: asyncpg.Connection, rows: Sequence[Row]) -> None:
             "UPDATE streamworker.outbox SET attempted_at = NULL WHERE id = ANY($1::bigint[])",
             [row.id for row in rows],
         )
+
+
+async def leave(connection: asyncpg.Connection, rows: Sequence[Row]) -> None:
+    """It was not their turn: this round was no attempt of theirs."""
+    if rows:
+        ids, fresh = [row.id for row in rows], [row.id for row in rows if row.fresh]
+        await connection.execute(_LEAVE, ids, fresh)
 
 
 async def note(connection: asyncpg.Connection, rows: Mapping[int, str]) -> None:

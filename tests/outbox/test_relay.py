@@ -11,9 +11,9 @@ import pytest
 
 from streamworker import App, Job, ResultTimeout, SyncClient, enqueue_in
 from streamworker.core.states import Disposition, Status
+from streamworker.outbox import relay as relays
 from streamworker.outbox import table, waiting
 from streamworker.outbox.depth import measure
-from streamworker.outbox.doubt import NO_MIRROR
 from streamworker.outbox.relay import Relay
 from streamworker.postgres.connection import connect
 from tests.integration.serving import serving
@@ -51,10 +51,30 @@ async def test_an_old_request_of_an_unknown_fate_waits_for_a_person_without_a_mi
 
     assert await relaying() == 0
     (item,) = (await waiting.look(sql, app.settings.namespace, False, 10)).items
-    assert (item["error"], item["refused"]) == (NO_MIRROR, False)
+    assert (item["error"], item["refused"]) == (table.NO_MIRROR, False)
 
     assert await waiting.retry(sql, app.settings.namespace, None) == [job.id]
     assert await relaying() == 1
+
+
+async def test_requests_that_wait_for_a_person_hold_up_no_others(
+    app: App, sql: asyncpg.Connection, relaying: Relaying, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relays, "BATCH", 2)
+    *_, last = await ordered(app, sql, 1, 2, 3)
+    await sql.execute("UPDATE streamworker.outbox SET attempted_at = now() - interval '20 min' WHERE id < 3")
+    relay, connection = Relay(app.settings, dsn, "r"), await connect(dsn)
+
+    for _ in range(3):
+        await relay.round(connection)
+
+    assert await app.queue().caller.command("EXISTS", app.queue().keys.job(last.id)) == 1
+    attempts = await sql.fetch("SELECT attempts FROM streamworker.outbox")
+    assert [row["attempts"] for row in attempts] == [1] * 3
+    assert len(await waiting.retry(sql, app.settings.namespace, None)) == 2
+    assert await relaying() == 2
+    await connection.close()
+    await relay._queue.close()
 
 
 async def test_what_was_put_aside_can_be_given_up(
