@@ -58,7 +58,7 @@ class Commands(TyperGroup):
                 args, prog_name or "streamworker", complete_var, False, windows_expand_args, **extra
             )
             code = returned if isinstance(returned, int) else 0
-            if sys.stdout is not None:  # it is closed in a daemon
+            if sys.stdout is not None and not sys.stdout.closed:  # it may be in a daemon
                 sys.stdout.flush()
         except BrokenPipeError:
             _forget_stdout()

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -24,6 +25,7 @@ from streamworker.flow.renewals import Renewals
 from streamworker.request import current_correlation_id
 from streamworker.store.caller import backoff
 from streamworker.task import Task
+from streamworker.worker import forks
 from streamworker.worker.running import Running
 
 log = logging.getLogger("streamworker.worker")
@@ -167,7 +169,11 @@ class Handlers:
 def _make(future: Future[Any], call: Callable[[], Any]) -> None:
     """Make the call, unless nobody waits for it any more."""
     if future.set_running_or_notify_cancel():
-        future.set_result(_caught(call))
+        here = os.getpid()
+        result = _caught(call)
+        if os.getpid() != here:
+            forks.leave()
+        future.set_result(result)
 
 
 def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

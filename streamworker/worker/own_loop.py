@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from streamworker.core.errors import ConfigurationError
+from streamworker.worker import forks
 
 log = logging.getLogger("streamworker.worker")
 
@@ -84,6 +85,7 @@ def run(
     """
     loop = make()
     asyncio.set_event_loop(loop)
+    forks.leave_from(loop)
     threads = Threads(slots + SPARE_THREADS)
     others = {*threading.enumerate(), *_processes()}
     loop.set_default_executor(threads)

@@ -121,6 +121,26 @@ def end_a_fork_apart(ctx: Context) -> int | None:
     return end_a_fork.handler(ctx)
 
 
+@app.task(timeout="60s", retry=SOON)
+def fork_and_return(ctx: Context) -> int:
+    """Comes back twice, as with a child that nobody ends."""
+    os.fork()
+    return ctx.attempt
+
+
+@app.task(timeout="60s", retry=SOON)
+async def fork_and_wait(ctx: Context) -> int:
+    """Comes back to the loop twice."""
+    os.fork()
+    await asyncio.sleep(0.3)
+    return ctx.attempt
+
+
+@app.task(timeout="60s", retry=SOON)
+async def fork_and_return_here(ctx: Context) -> int:
+    return fork_and_return.handler(ctx)
+
+
 @app.task(timeout="200ms", retry=Retry.never())
 def hang(ctx: Context) -> None:
     _say("hangs")

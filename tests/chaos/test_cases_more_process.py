@@ -122,6 +122,22 @@ def test_a_handler_can_end_what_it_forked(start: Start, client: SyncClient, task
     assert client.result(client.enqueue("work", {"seconds": 0}).id, timeout=10) == 1
 
 
+@pytest.mark.parametrize("task", ["fork_and_return", "fork_and_return_here", "fork_and_wait"])
+def test_a_handler_that_comes_back_in_a_fork_as_well_does_so_once(
+    start: Start, client: SyncClient, observer: Observer, task: str
+) -> None:
+    """The fork went on as a second worker of the same name, and ran what the first one held."""
+    worker = start()
+    neighbour = working(worker, client, 2.0)
+
+    assert client.result(client.enqueue(task).id, timeout=10) == 1
+    wait_until(lambda: not children_of(worker.pid), what="the fork has ended")
+    assert client.result(neighbour, timeout=10) == 1
+
+    assert worker.log().count("works 1") == 1
+    assert observer.record(neighbour).starts == 1
+
+
 # --- the end ---------------------------------------------------------------------------------------------
 
 
