@@ -110,11 +110,17 @@ class Worker:
         return self._code
 
     async def _run_with_signals(self) -> None:
-        async with (
-            self.app,
-            surroundings(self, metrics_port=self.metrics_port, metrics_host=self.metrics_host),
-        ):
-            await self.serve()
+        try:
+            async with (
+                self.app,
+                surroundings(self, metrics_port=self.metrics_port, metrics_host=self.metrics_host),
+            ):
+                await self.serve()
+        except asyncio.CancelledError:  # signals stop it in another way
+            log.error(
+                "worker %s: something that runs in it cancelled all tasks; another one has to begin", self.id
+            )
+            self._code = 1
         if self._deaf:
             self._leave(f"{self._deaf} handlers")
 

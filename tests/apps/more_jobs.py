@@ -70,6 +70,14 @@ async def stop_the_loop(ctx: Context) -> str:
     return "went on"
 
 
+@app.task
+async def cancel_all(ctx: Context) -> int:
+    """As `asyncio.run` does at its end, and code that was copied from there."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    return ctx.attempt
+
+
 @app.task(timeout="60s")
 async def block_threads(ctx: Context, seconds: float) -> None:
     """Each takes one thread of the loop."""

@@ -94,6 +94,19 @@ def test_a_handler_that_stops_the_loop_stops_nothing(start: Start, client: SyncC
     assert client.result(neighbour, timeout=10) == 1
 
 
+def test_a_handler_that_cancels_all_tasks_ends_its_worker_in_one_line(
+    start: Start, client: SyncClient
+) -> None:
+    """With a traceback, and nobody could tell from it what had happened."""
+    worker = start()
+
+    assert client.result(client.enqueue("cancel_all").id, timeout=10) == 1
+
+    assert worker.wait(10) == 1
+    assert "cancelled all tasks" in worker.log()
+    assert "Traceback" not in worker.log()
+
+
 def test_handlers_that_fill_the_threads_of_the_loop_do_not_cut_the_worker_off(
     valkey: BenchServer, start: Start, client: SyncClient
 ) -> None:
