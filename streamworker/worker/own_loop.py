@@ -89,16 +89,23 @@ def run(
     threads = Threads(slots + SPARE_THREADS)
     others = {*threading.enumerate(), *_processes()}
     loop.set_default_executor(threads)
+    shut_down = loop.shutdown_default_executor
+    loop.shutdown_default_executor = _stay_open  # type: ignore[method-assign]
     try:
         _complete(loop, loop.create_task(main))
     finally:
         left = _cancel_all(loop) + threads.busy
         if not left:
-            _complete(loop, loop.create_task(loop.shutdown_default_executor()))
+            _complete(loop, loop.create_task(shut_down()))
         asyncio.set_event_loop(None)
         if not left:
             loop.close()
     return left or _waited_for(others)
+
+
+async def _stay_open(timeout: float | None = None) -> None:
+    """In place of a handler's end of all threads: without them nobody looks up names, to connect anew."""
+    log.error("a handler ended the threads of the worker's loop, which goes on")
 
 
 def _complete(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:

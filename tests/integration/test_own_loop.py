@@ -36,7 +36,7 @@ def kind_of_loop() -> str:
 def test_a_worker_runs_in_the_loop_that_was_asked_for(
     valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch, asked: str | None
 ) -> None:
-    """With what handlers do to it: threads, an exit in a task, a stop of the loop."""
+    """With what handlers do to it: threads, an exit in a task, a stop of the loop, an end of its threads."""
     if asked == "uvloop":
         pytest.importorskip("uvloop")
     if asked is None:
@@ -64,7 +64,8 @@ def test_a_worker_runs_in_the_loop_that_was_asked_for(
         await asyncio.wait([exiting])
         loop.stop()
         await asyncio.sleep(0.01)
-        return f"after {exiting.exception()!r}"
+        await loop.shutdown_default_executor()
+        return await asyncio.to_thread(lambda: f"after {exiting.exception()!r}")
 
     async def main() -> None:
         async with app, serving(app):
