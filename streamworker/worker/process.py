@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ log = logging.getLogger("streamworker.worker")
 
 #: Seconds between two signs of the loop while the worker itself gives none.
 BEAT_EVERY = 0.5
+#: Seconds between two looks whether signals are heard.
+HEARING_EVERY = 1.0
 #: Seconds beyond its grace that a worker whose supervisor is gone may take to end.
 ORPHAN_PATIENCE = 15.0
 
@@ -32,7 +34,7 @@ async def surroundings(
     """Everything that a process adds to a worker. Raises ConfigurationError for a port that is taken."""
     loop = asyncio.get_running_loop()
     leash = Leash.inherited()
-    signals.listen(worker, supervised=leash is not None)
+    see_to_it = signals.listen(worker, supervised=leash is not None)
     with ExitStack() as stack:
         _answer(worker, leash, metrics_port, metrics_host, stack)
         if os.getpid() == 1:
@@ -40,7 +42,7 @@ async def surroundings(
             reaper.start()
             stack.callback(reaper.stop)
         first_process.warn_of_shell()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = [loop.create_task(_keep_hearing(see_to_it))]
         if worker.telling is not None:
             tasks.append(loop.create_task(_beat(worker.telling.health)))
         if leash is not None:
@@ -64,6 +66,13 @@ async def _beat(health: Health) -> None:
     while True:
         health.beat()
         await asyncio.sleep(BEAT_EVERY)
+
+
+async def _keep_hearing(see_to_it: Callable[[], None]) -> None:
+    """What handlers call may set signals aside, and the worker would be deaf to a stop, or die of it."""
+    while True:
+        await asyncio.sleep(HEARING_EVERY)
+        see_to_it()
 
 
 async def _say_up(worker: Worker, leash: Leash) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
@@ -28,8 +29,8 @@ _HEARD = tuple(
 _mask = threading.local()
 
 
-def listen(worker: Worker, *, supervised: bool) -> None:
-    """Hear signals from now on; in the main thread, in the loop of the worker.
+def listen(worker: Worker, *, supervised: bool) -> Callable[[], None]:
+    """Hear signals from now on; in the main thread, in the loop of the worker. Returns what sees to it.
 
     SIGTERM and SIGINT end it gracefully, and at once when they come twice; SIGQUIT at once. SIGHUP, of a
     terminal that closes, ends it gracefully however often it comes, unless `nohup` has it ignored.
@@ -52,12 +53,27 @@ def listen(worker: Worker, *, supervised: bool) -> None:
         gracefully()
         again()
 
-    loop.add_signal_handler(signal.SIGTERM, gracefully if supervised else again)
-    loop.add_signal_handler(signal.SIGINT, again)
+    heard = {
+        signal.SIGTERM: gracefully if supervised else again,
+        signal.SIGINT: again,
+        signal.SIGQUIT: at_once,
+    }
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, gracefully)
-    loop.add_signal_handler(signal.SIGQUIT, at_once)
+        heard[signal.SIGHUP] = gracefully
+    for number, then in heard.items():
+        loop.add_signal_handler(number, then)
     let_forks_be()
+
+    def see_to_it() -> None:
+        # A function in place of ours does no harm: the loop is told all the same.
+        for number, then in heard.items():
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
+                log.warning(
+                    "worker %s: a handler had %s set aside; it is heard again", worker.id, number.name
+                )
+                loop.add_signal_handler(number, then)
+
+    return see_to_it
 
 
 def _leave(worker: str) -> None:

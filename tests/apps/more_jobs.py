@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -68,6 +69,13 @@ async def stop_the_loop(ctx: Context) -> str:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0)
     return "went on"
+
+
+@app.task
+async def set_aside(ctx: Context, ignore: bool) -> int:
+    """As libraries do in the main thread that want to end in their own way."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if ignore else signal.SIG_DFL)
+    return ctx.attempt
 
 
 @app.task

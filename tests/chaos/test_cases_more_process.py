@@ -203,6 +203,22 @@ def test_a_worker_whose_app_never_starts_can_be_stopped(start: Start) -> None:
     assert worker.wait(10) == 0
 
 
+@pytest.mark.parametrize("ignore", [True, False])
+def test_a_signal_that_a_handler_sets_aside_is_heard_again(
+    start: Start, client: SyncClient, observer: Observer, ignore: bool
+) -> None:
+    """The worker was deaf to SIGTERM, or died of it with all that it ran."""
+    worker = start("--grace", "10s")
+    client.result(client.enqueue("set_aside", {"ignore": ignore}).id, timeout=10)
+    worker.wait_for_log("SIGTERM set aside")
+    job = working(worker, client, 1.0)
+
+    worker.terminate()
+
+    assert worker.wait(10) == 0
+    assert observer.record(job).status is Status.SUCCEEDED
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_a_closed_terminal_or_a_quit_hands_back(
     start: Start, client: SyncClient, observer: Observer, number: signal.Signals
