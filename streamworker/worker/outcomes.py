@@ -12,14 +12,18 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Skip, Snooz
 from streamworker.core.overrides import RetryOverride
 from streamworker.core.retry import Burial, Decision, decide_recovery
 from streamworker.core.states import ErrorClass, Reason, Status
+from streamworker.core.text import ERROR_TEXT_BYTES, truncate_text
 from streamworker.effects.duplicates import Duplicate
 from streamworker.task import Task
+from streamworker.worker import raising
 from streamworker.worker.children import Died
 from streamworker.worker.running import Running, Stop
 
 #: An unknown task is handed back for so long, then it is a dead letter (ms).
 UNKNOWN_TASK_AGE_MS = 3600 * 1000
 UNKNOWN_TASK_DELAY_MS = (1000, 30_000)
+#: Bytes of an error text that are left for where it was raised.
+ROOM_FOR_PLACE = 512
 #: What most jobs come to.
 _RETURNED = Success()
 
@@ -61,6 +65,10 @@ def raised(
         job_id=claim.job_id, attempt=claim.attempt, verdict=verdict, override=override
     )
     text = error_text(error)
+    if verdict.error_class is ErrorClass.UNKNOWN and (place := raising.place(error)):
+        text = truncate_text(text, ERROR_TEXT_BYTES - ROOM_FOR_PLACE) + truncate_text(
+            f"\n{place}", ROOM_FOR_PLACE
+        )
     if decision.stopped:
         return Fail(ErrorClass.PERSISTENT, verdict.code, text, Reason.RETRIES_STOPPED)
     if not decision.retry:

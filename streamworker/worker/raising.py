@@ -12,6 +12,7 @@ import logging
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 
 from streamworker.worker.running import Running
 
@@ -43,6 +44,14 @@ def tell(running: Running, error: BaseException) -> None:
     )
 
 
+def place(error: BaseException) -> str:
+    """The handler's line and the one that raised, `  at tasks.py:41 in pack, prices.py:7 in find`; or ''."""
+    frames = _frames(error)
+    ends = frames[:1] + frames[1:][-1:]
+    shown = (f"{code.co_filename}:{line} in {code.co_name}" for code, line in ends)
+    return f"  at {', '.join(shown)}" if ends else ""
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     following: BaseException | None = error
     for _ in range(CAUSES):
@@ -52,12 +61,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
 
 
-def _shown(error: BaseException) -> str:
-    # By hand: `traceback` reads the file's date and parses the line for each frame, ten times the cost.
+def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
+    """The code and line of each call, from the handler to what raised."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     theirs = next((at for at, (code, _) in enumerate(frames) if not code.co_filename.startswith(_BETWEEN)), 0)
+    return frames[theirs:]
+
+
+def _shown(error: BaseException) -> str:
+    # By hand: `traceback` reads the file's date and parses the line for each frame, ten times the cost.
     lines = [type(error).__name__]
-    for code, line in frames[theirs:][-FRAMES:]:
+    for code, line in _frames(error)[-FRAMES:]:
         lines.append(f'  File "{code.co_filename}", line {line}, in {code.co_name}')
         if source := linecache.getline(code.co_filename, line).strip():
             lines.append(f"    {source}")

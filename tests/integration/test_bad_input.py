@@ -301,7 +301,10 @@ async def test_a_bug_is_logged_with_the_line_that_raised_and_without_its_text(
 
     async with serving(app):
         for task in (in_the_loop, in_a_thread, declared):
-            await failure(await task.enqueue("4111-1111"))
+            failed = await failure(await task.enqueue("4111-1111"))
+            *_, place = failed.error.splitlines()
+            assert place.startswith(f"  at {__file__}:") == (task is not declared), "where a bug is, it says"
+            assert place.endswith(f"in {task.name}") == (task is not declared)
 
     said = {record.getMessage() for record in caplog.records if " raised " in record.getMessage()}
     assert {line.partition("\n")[0].rpartition(" ")[2] for line in said} == {"KeyError", "ValueError"}

@@ -62,6 +62,16 @@ def test_the_lines_that_led_there_are_shown_and_no_text(
     assert SECRET not in said
 
 
+def test_the_place_is_the_line_of_the_handler_and_the_one_that_raised(shop: dict[str, Any]) -> None:
+    with pytest.raises(KeyError) as raised:
+        shop["deep"](SECRET, 0)
+    mine, _, theirs = raising.place(raised.value).partition(", ")
+
+    assert mine.startswith(f"  at {__file__}:")
+    assert theirs.endswith("shop.py:3 in look_up")
+    assert raising.place(ValueError("never raised")) == ""
+
+
 def test_of_a_deep_one_the_innermost_are_shown(
     shop: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
