@@ -18,11 +18,20 @@ from streamworker.telemetry import transitions
 
 #: What a readable line begins with.
 READABLE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-#: User and password in a URL, and what is called a password, token or secret anywhere.
+#: User and password in a URL.
 _IN_URL = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@]*):[^\s/]*@")
+#: How names of secrets end, whatever stands before: `db_password`, `PGPASSWORD`, `X-Api-Key`.
+_NAMES = r"(?:password|passwd|secret(?:[_-]?key)?|(?:access|refresh)[_-]?token|api[_-]?key|authorization)"
+_WORDS = ("passw", "secret", "token", "api", "authorization")
+_IS_SECRET = re.compile(rf"(?i){_NAMES}\Z")
+#: Such a name and its value: in quotes as far as they go, after the word for how somebody authorises himself.
+_SCHEME = r"(?:(?:bearer|basic|digest|token)\s+)?"
 _NAMED = re.compile(
-    r"(?i)\b((?:password|passwd|secret|access_?token|api_?key|authorization)[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}]+"
+    rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*)(?:(\\*['\"])(?!{_SCHEME}\*\*\*)({_SCHEME})(?:(?!\2)(?:\\.|[^\\\n]))+"
+    rf"|(?!{_SCHEME}\*\*\*)({_SCHEME})[^\s\"'&,;)}}]+)"
 )
+#: How deep what was given as `extra=` is looked into.
+_DEPTH = 8
 #: Facts of a record that are its own fields in JSON, besides those of `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", transitions.READY}
 
@@ -38,7 +47,30 @@ def redact(text: str) -> str:
     """The text without passwords, as far as they can be told."""
     if "://" in text:
         text = _IN_URL.sub(r"\1:***@", text)
-    return _NAMED.sub(r"\1***", text)
+    lowered = text.lower()  # most texts have none of them, and the pattern is dear
+    return _NAMED.sub(_hide, text) if any(word in lowered for word in _WORDS) else text
+
+
+def _hide(found: re.Match[str]) -> str:
+    name, quote, quoted_scheme, scheme = found.groups()
+    return f"{name}{quote or ''}{quoted_scheme or scheme or ''}***"
+
+
+def _plain(name: object, value: object, depth: int = _DEPTH) -> Any:
+    """What was given as `extra=`, without what is called a secret there."""
+    if isinstance(name, str) and value is not None and _IS_SECRET.search(name):
+        return "***"
+    if isinstance(value, str):
+        return redact(value)
+    if depth and isinstance(value, dict):
+        return {key: _plain(key, each, depth - 1) for key, each in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_plain(None, each, depth - 1) for each in value]
+    return value
+
+
+def _shown(value: object) -> str:
+    return redact(repr(value))
 
 
 class TextFormatter(logging.Formatter):
@@ -67,15 +99,15 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
-                facts[name] = redact(value) if isinstance(value, str) else value
+                facts[name] = _plain(name, value)
         if record.exc_info:
             facts["error"] = redact(self.formatException(record.exc_info))
         if record.stack_info:
-            facts["stack"] = record.stack_info
+            facts["stack"] = redact(record.stack_info)
         try:
-            return orjson.dumps(facts, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+            return orjson.dumps(facts, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, or a number beyond 64 bits
-            return json.dumps(facts, default=repr)
+            return json.dumps(facts, default=_shown)
 
 
 class LinesHandler(logging.StreamHandler[TextIO]):

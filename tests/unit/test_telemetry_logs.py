@@ -259,6 +259,16 @@ def test_other_records_are_objects_with_their_facts(page: Page) -> None:
         "{'password': 'hunter2', 'user': 'shop'}",
         '"api_key": "hunter2"',
         "Authorization: hunter2",
+        "Authorization: Bearer hunter2",
+        "{'authorization': 'Bearer hunter2', 'accept': '*/*'}",
+        "db_password=hunter2",
+        "PGPASSWORD=hunter2",
+        "X-Api-Key: hunter2",
+        "client_secret=hunter2&secret_key=hunter2",
+        "refresh_token: hunter2",
+        "host=db password='a hunter2' user=shop",
+        r'{"password":"a\"hunter2","user":"shop"}',
+        r'"{\"password\": \"hunter2\"}"',
     ],
 )
 def test_secrets_are_redacted(text: str) -> None:
@@ -268,7 +278,41 @@ def test_secrets_are_redacted(text: str) -> None:
     assert "hunter2" not in JsonFormatter().format(record)
 
 
-@pytest.mark.parametrize("text", ["redis://host:6379/0 is up", "the token is 17", "job a:b@c of task pack"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"password": "hunter2"},
+        {"db_password": 17, "note": "password=hunter2"},
+        {"headers": {"Authorization": "Bearer hunter2"}},
+        {"calls": [{"url": "redis://:hunter2@host"}, ({"api_key": "hunter2"},)]},
+    ],
+)
+def test_what_is_called_a_secret_in_extras_is_redacted_however_deep(extra: dict[str, Any]) -> None:
+    record = logging.makeLogRecord({"msg": "x", "levelname": "INFO", "name": "x", **extra})
+
+    line = JsonFormatter().format(record)
+
+    assert "hunter2" not in line
+    assert "17" not in json.loads(line).get("db_password", "")
+
+
+def test_what_stands_beside_a_secret_stays() -> None:
+    assert redact("{'password': 'a b', 'user': 'shop'}") == "{'password': '***', 'user': 'shop'}"
+    assert redact("Authorization: Bearer abc, next") == "Authorization: Bearer ***, next"
+    for text in ("password: '***', user: 'shop'", "Authorization: Bearer ***", '{"password": "***"}'):
+        assert redact(text) == text, "what was redacted already"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://host:6379/0 is up",
+        "the token is 17",
+        "job a:b@c of task pack",
+        "password reset of 7",
+        "secrets: none",
+    ],
+)
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
