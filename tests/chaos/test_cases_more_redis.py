@@ -156,7 +156,7 @@ async def test_a_worker_that_the_server_takes_no_new_connection_of_goes_on_with_
 
     monkeypatch.setattr(worker_module, "Parts", Seen)
     server = own_valkey()
-    async with App("cases", redis_url=server.url, lease=LEASE) as app:
+    async with App("cases", redis_url=server.url, lease=0.6) as app:
 
         @app.task(retry=Retry.never())
         async def work(ctx: Context) -> int:
@@ -170,7 +170,7 @@ async def test_a_worker_that_the_server_takes_no_new_connection_of_goes_on_with_
             with redis.Redis.from_url(server.url) as client:
                 client.config_set("maxclients", len(client.client_list()) - 3)  # full, whoever lets go of one
                 client.client_kill(f"{host}:{port}")
-            await asyncio.sleep(2.5 * LEASE)
+            await asyncio.sleep(1.4)
             return ctx.attempt
 
         @app.task(retry=Retry.never())

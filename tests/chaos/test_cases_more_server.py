@@ -18,7 +18,7 @@ from tests.integration.serving import serving
 from tests.servers import ServerFactory
 
 #: Seconds that a claim lives, that a fault lasts, and that a handler runs.
-LEASE, FAULT, RUN = 0.5, 0.9, 1.2
+LEASE, FAULT, RUN = 0.5, 0.7, 0.9
 
 
 def _busy(server: EmbeddedServer) -> None:
