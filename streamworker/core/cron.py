@@ -208,7 +208,10 @@ class Cron:
         shortest, longest = TICK_TTL_MS
         return min(longest, max(shortest, 2 * (self.schedule.next_after(tick_ms) - tick_ms)))
 
-    def job_id(self, tick_ms: int, *, shard: int = 0) -> str:
-        """The id of the tick's job, the same for everybody who asks for it."""
-        digest = hashlib.sha256(f"{self.name}:{tick_ms}".encode()).digest()
+    def job_id(self, tick_ms: int, *, namespace: str, shard: int = 0) -> str:
+        """The id of the tick's job, the same for everybody of its namespace who asks for it.
+
+        Others may have a cron of that name and tick, and be mirrored into the same database.
+        """
+        digest = hashlib.sha256(f"{namespace}:{self.name}:{tick_ms}".encode()).digest()
         return new_job_id(now_ms=tick_ms, shard=shard, random=digest[:RANDOM_BYTES])

@@ -28,6 +28,8 @@ log = logging.getLogger("streamworker.worker")
 STAND_BACK_MS = (150, 450)
 #: Redis's clock is asked again after so many seconds without a tick.
 CLOCK_EVERY = 60.0
+#: ms until a cron that could not be asked for is asked for again; others have their turns meanwhile.
+AGAIN_AFTER_MS = 1_000
 
 
 @dataclass(slots=True)
@@ -105,7 +107,11 @@ class Crons:
             return
         if self._now() - turn.tick > LATE_WITHIN_MS:  # an outage, or this process was asleep
             turn.tick = turn.cron.following(turn.tick - 1, now_ms=self._now())
-        verdict, _ = await self._ask(turn.cron, turn.tick)
+        try:
+            verdict, _ = await self._ask(turn.cron, turn.tick)
+        except Exception:
+            turn.stand_back_ms = self._now() - turn.tick + AGAIN_AFTER_MS
+            raise
         if verdict == "EARLY":  # the clock is set by now, so there is something to wait for
             return
         turn.stand_back_ms = 0 if verdict in ("OK", "SKIPPED") else random.randint(*STAND_BACK_MS)
@@ -133,7 +139,7 @@ class Crons:
         task = self._app.tasks[cron.name]
         policy, placed = task.policy, self._app.router.decide(Subject(cron.name, task.policy.lane))
         return NewJob(
-            job_id=cron.job_id(tick),
+            job_id=cron.job_id(tick, namespace=self._app.settings.namespace),
             task=cron.name,
             lane=placed.lane,
             envelope=encode_envelope(cron.name, b"{}", tick=tick),

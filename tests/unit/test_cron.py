@@ -174,9 +174,9 @@ def test_the_key_of_a_tick_outlives_what_clocks_may_differ_by() -> None:
 def test_a_tick_has_one_job_id_whoever_makes_it() -> None:
     tick = ms("2026-01-10T12:00:00")
 
-    assert cron().job_id(tick) == cron("*/5 * * * *").job_id(tick)
-    assert len({cron().job_id(tick + n * 1000) for n in range(100)}) == 100
-    assert check_job_id(cron().job_id(tick))
+    assert cron().job_id(tick, namespace="a") == cron("*/5 * * * *").job_id(tick, namespace="a")
+    assert len({cron().job_id(tick + n * 1000, namespace="a") for n in range(100)}) == 100
+    assert check_job_id(cron().job_id(tick, namespace="a"))
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,0 +1,65 @@
+"""What one worker does for the crons of its app."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamworker import App, Context
+from streamworker.core.cron import Cron
+from streamworker.worker import crons as turns
+from streamworker.worker.crons import Crons
+
+TICK = 1_767_225_600_000
+
+
+async def sweep(ctx: Context) -> None: ...
+
+
+async def report(ctx: Context) -> None: ...
+
+
+def crons_of(namespace: str) -> tuple[Crons, dict[str, Cron]]:
+    app = App("shop", redis_url="redis://nowhere", namespace=namespace)
+    for handler in (sweep, report):
+        app.cron("* * * * * *")(handler)
+    return Crons(app, "w"), app.crons
+
+
+def test_a_tick_has_another_id_in_each_namespace() -> None:
+    """One Postgres may hold the mirrors of many, and its jobs are told apart by id alone."""
+    ids = set()
+    for namespace in ("a", "b"):
+        crons, declared = crons_of(namespace)
+        ids.add(crons._job(declared["sweep"], TICK).job_id)
+
+    assert len(ids) == 2
+
+
+async def test_a_cron_that_cannot_be_asked_for_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one for whose task a lane's `accept` raises: it is first in line at every tick."""
+    monkeypatch.setattr(turns, "STAND_BACK_MS", (0, 0))
+    crons, _ = crons_of("a")
+    asked = asyncio.Event()
+
+    async def ask(cron: Cron, tick: int | None) -> tuple[str, int]:
+        crons._set_clock(TICK)
+        if tick is not None and cron.name == "sweep":
+            raise ZeroDivisionError("accept")
+        if tick is not None:
+            asked.set()
+        return "OK", TICK - 1000
+
+    monkeypatch.setattr(crons, "_ask", ask)
+    running = asyncio.create_task(crons.run())
+    try:
+        async with asyncio.timeout(5):
+            await asked.wait()
+    finally:
+        crons.stop()
+        await running
+
+    assert "ZeroDivisionError" in caplog.text
