@@ -36,9 +36,9 @@ async def undo(
 
     Those that a pause held back come in evenly `over` a time. Undoing an undo is a redo. Raises NotUndone.
     """
-    known = await changes(queue)
-    change = choose(known, change_id)
-    rows = inverse(change, now_ms=await now_ms(queue.caller.command), ramp_ms=to_ms(over, what="over"))
+    known, now = await changes(queue), await now_ms(queue.caller.command)
+    change = choose(known, change_id, now_ms=now)
+    rows = inverse(change, now_ms=now, ramp_ms=to_ms(over, what="over"))
     latest = next(one for one in known if (one.topic, one.name) == (change.topic, change.name))
     said = f"takes back {change.id}, {change.spoken()} by {change.by}" + (f": {reason}" if reason else "")
     expected = ("expect", f"{change.topic} {change.name}", str(latest.id), str(change.id))
@@ -48,14 +48,18 @@ async def undo(
     return Undone(change, tuple(rows))
 
 
-def choose(known: Sequence[Change], change_id: int | None) -> Change:
+def choose(known: Sequence[Change], change_id: int | None, *, now_ms: int) -> Change:
     """The change that is meant, if it can be taken back; `known` with the newest first. Pure.
 
-    Raises NotUndone.
+    Those whose time is over have gone back by themselves: they are neither the last nor in the way of earlier
+    ones. Raises NotUndone.
     """
     back = _taken_back(known)
+    over = {one.id for one in known if one.ends_at is not None and one.ends_at <= now_ms}
     if change_id is None:
-        last = next((one for one in known if not one.undoes and one.id not in back), None)
+        last = next(
+            (one for one in known if not one.undoes and one.id not in back and one.id not in over), None
+        )
         if last is None:
             raise NotUndone("no change is known that could be taken back")
         return last
@@ -67,7 +71,7 @@ def choose(known: Sequence[Change], change_id: int | None) -> Change:
     for one in known:
         if one.id <= found.id or (one.topic, one.name) != (found.topic, found.name) or one.id in back:
             continue
-        if one.undoes > found.id:  # what came in between is gone again
+        if one.undoes > found.id or one.id in over:  # what came in between is gone again
             continue
         raise NotUndone(
             f"{_named(found)} was changed since, by {one.by} at {iso(one.at)}: {one.spoken()}; take that "

@@ -23,38 +23,50 @@ def newest_first(*changes: Change) -> list[Change]:
 def test_the_last_that_nobody_took_back() -> None:
     known = newest_first(change(1), change(2), change(3, undoes=2))
 
-    assert choose(known, None).id == 1
-    assert choose(known, 1).id == 1, "what came in between is gone again"
-    assert choose(known, 3).id == 3, "a redo"
+    assert choose(known, None, now_ms=NOW).id == 1
+    assert choose(known, 1, now_ms=NOW).id == 1, "what came in between is gone again"
+    assert choose(known, 3, now_ms=NOW).id == 3, "a redo"
     with pytest.raises(NotUndone, match="taken back already, by change 3"):
-        choose(known, 2)
+        choose(known, 2, now_ms=NOW)
 
 
 def test_a_redo_brings_the_change_back() -> None:
     known = newest_first(change(1), change(2), change(3, undoes=2), change(4, undoes=3))
 
-    assert choose(known, None).id == 2
+    assert choose(known, None, now_ms=NOW).id == 2
     with pytest.raises(NotUndone, match="undo 2"):
-        choose(known, 1)
+        choose(known, 1, now_ms=NOW)
 
 
 def test_an_undo_of_what_was_before_counts_as_a_change() -> None:
     known = newest_first(change(1), change(2), change(3, undoes=2), change(4, undoes=1))
 
     with pytest.raises(NotUndone, match="by change 4"):
-        choose(known, 1)
+        choose(known, 1, now_ms=NOW)
     with pytest.raises(NotUndone, match="undo 4"):
-        choose(known, 3)
+        choose(known, 3, now_ms=NOW)
+
+
+def test_what_ended_by_itself_is_in_nobodys_way() -> None:
+    timed = Change(2, NOW - 5000, "ana@host", "limit", "rate:a", "limit", "9,1000,9;for=5000", "why", 0, "")
+    lasting = Change(1, NOW - 9000, "ana@host", "limit", "rate:a", "limit", "5,1000,5", "why", 0, "")
+    known = newest_first(lasting, timed)
+
+    assert choose(known, None, now_ms=NOW).id == 1, "the last that still means anything"
+    assert choose(known, 1, now_ms=NOW).id == 1
+    assert choose(known, None, now_ms=NOW - 1).id == 2
+    with pytest.raises(NotUndone, match="undo 2"):
+        choose(known, 1, now_ms=NOW - 1)
 
 
 def test_other_things_do_not_matter() -> None:
-    assert choose(newest_first(change(1), change(2, "b")), 1).id == 1
+    assert choose(newest_first(change(1), change(2, "b")), 1, now_ms=NOW).id == 1
 
 
 @pytest.mark.parametrize("asked", [None, 7])
 def test_what_is_not_known_is_not_undone(asked: int | None) -> None:
     with pytest.raises(NotUndone, match="known"):
-        choose([], asked)
+        choose([], asked, now_ms=NOW)
 
 
 def undone(one: Change) -> list[tuple[str, str, str]]:
