@@ -99,7 +99,11 @@ async def _warn(queue: Queue, task: str, lane: str | None) -> None:
 
     if queue.declared(task) is None:
         names, app = await known.tasks(queue), queue.keys.namespace
-        said = UnknownTask(task, names) if names else f"none of {app} has published a task: is the name right?"
+        said = (
+            UnknownTask(task, names)
+            if names
+            else f"no worker of {app} has published a task; is the name right?"
+        )
         say(f"warning: the job waits for a worker that knows its task: {said}")
     if lane not in (None, BACKLOG) and (lanes := await known.lanes(queue)) and lane not in lanes:
         say(f"warning: no app has a lane {lane}, there are {', '.join(sorted(lanes))}; the job waits there")

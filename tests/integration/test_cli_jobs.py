@@ -72,7 +72,7 @@ def test_a_typing_error_is_told_of_and_the_job_waits(desk: Desk) -> None:
     backlog = desk.call("enqueue", "add", "{}", "--lane", "backlog")
 
     waits = "warning: the job waits for a worker that knows its task:"
-    assert f"{waits} none of {desk.namespace} has published a task: is the name right?" in never.stderr
+    assert f"{waits} no worker of {desk.namespace} has published a task; is the name right?" in never.stderr
     assert f"{waits} no task is named 'substract'; did you mean 'subtract'?" in unknown.stderr
     assert nowhere.stderr == (
         "warning: no app has a lane priorty, there are normal, priority; the job waits there\n"
