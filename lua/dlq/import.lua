@@ -39,6 +39,7 @@ while i <= #ARGV do
     put(rec, 'dq', redis.call('XADD', DLQ, '*', unpack(fields)))
     put(rec, 'ec', (dead.class or 'unknown') .. ' ' .. (dead.code or 'unknown'))
     if (rec.fi or '') == '' and (rec.sd or '') == '' then put(rec, 'fi', dead.dead_at or now_text) end
+    bump('imported:' .. (dead.lane or '') .. ':' .. (dead.task or ''), 1)
     audit[#audit + 1] = id .. ' ' .. epoch .. ' imported'
   end
   replies[#replies + 1] = reply

@@ -187,7 +187,7 @@ def _by_two(counters: Mapping[str, int], name: str) -> dict[tuple[str, str], int
 
 def _jobs(counters: Mapping[str, int], places: Mapping[str, int]) -> dict[tuple[str, str, str], int]:
     """Jobs by lane, task and state. What was enqueued was queued first; what died is dead until an operator
-    lets it run again or discards it."""
+    lets it run again or discards it, and again once its letter is imported."""
     found: Counter[tuple[str, str, str]] = Counter()
     for (lane, task), count in _by_two(counters, "enqueued").items():
         found[lane, task, "ready"] += count
@@ -198,7 +198,7 @@ def _jobs(counters: Mapping[str, int], places: Mapping[str, int]) -> dict[tuple[
             found[lane, task, STATES[place]] += change
         elif place == BACKLOG:  # the lane that it is meant for is not where it waits
             found[BACKLOG, task, "ready"] += change
-    for name, sign in (("dead", 1), ("replayed", -1), ("discarded", -1), ("trimmed", -1)):
+    for name, sign in (("dead", 1), ("imported", 1), ("replayed", -1), ("discarded", -1), ("trimmed", -1)):
         for (lane, task), count in _by_two(counters, name).items():
             found[lane, task, "dead"] += sign * count
     return dict(found)

@@ -15,6 +15,7 @@ BY_LANE_AND_TASK = frozenset(
     {
         "enqueued",
         "dead",
+        "imported",
         "replayed",
         "discarded",
         "trimmed",

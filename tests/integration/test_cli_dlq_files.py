@@ -114,6 +114,7 @@ def test_letters_go_into_a_file_and_come_back_as_they_were(desk: Desk, tmp_path:
 
     assert told == {"imported": 120, "skipped": []}
     assert letters(desk) == before
+    assert desk.json("top", "--once")["dead_letters"]["total"] == 120, "they are counted again"
     assert len(again) == 21
     assert again[-1] == "skipped 120 in all; --json lists them"
     assert desk.json("dlq", "replay", "--task", "pay", "--yes", "--rate", "9999")["replayed"] == 120
@@ -131,6 +132,26 @@ def test_a_binary_envelope_comes_through(desk: Desk, tmp_path: Path) -> None:
     desk.call("dlq", "import", "-", stdin=exported)
 
     assert letters(desk)[0][b"env"] == b"\xff\x00{"
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_letter_of_a_record_that_could_not_be_read_comes_back_whole(desk: Desk, readable: bool) -> None:
+    job_id = desk.dead("pay")
+    (letter,) = desk.redis.xrange(desk.keys.dlq)
+    desk.redis.delete(desk.keys.dlq)
+    changed = {b"task": b"", b"code": b"bad_record"} | ({} if readable else {b"env": b"{"})
+    desk.redis.xadd(desk.keys.dlq, {**letter[1], **changed})
+    exported = desk.call("dlq", "export", job_id).stdout
+    desk.redis.delete(desk.keys.dlq)
+    desk.forget(job_id)
+
+    desk.call("dlq", "import", "-", stdin=exported)
+
+    assert desk.json("jobs", "show", job_id)["status"] == "failed_terminal"
+    told = desk.json("dlq", "replay", job_id, code=0 if readable else 1)
+    assert told["replayed"] == readable
+    if readable:
+        assert Envelope.decode(desk.claim()[0].envelope).task == "pay"
 
 
 def test_only_what_is_meant_is_exported(desk: Desk) -> None:
@@ -165,6 +186,23 @@ def broken(line: dict[str, Any]) -> list[str]:
         json.dumps({**line, "surprise": "x"}),
         json.dumps({**line, "env": 1}),
         json.dumps({name: value for name, value in line.items() if name != "env"}),
+        # Edited by hand: each of them made the list of all letters, or the job's record, unreadable.
+        json.dumps({**line, "dead_at": "9" * 18}),
+        json.dumps({**line, "at": "9" * 5000}),
+        json.dumps({**line, "version": str(2**53)}),
+        json.dumps({**line, "epoch": "007"}),
+        json.dumps({**line, "attempt": "-1"}),
+        json.dumps({**line, "lane": "no such"}),
+        json.dumps({**line, "lane": "normal:quarantine"}),
+        json.dumps({**line, "task": "two words"}),
+        json.dumps({**line, "tenant": "two\nlines=1"}),
+        json.dumps({**line, "class": "bad luck"}),
+        json.dumps({**line, "code": "two words"}),
+        json.dumps({**line, "ky": "a\nst=x"}),
+        json.dumps({**line, "kf": "a b"}),
+        json.dumps({**line, "kw": "soon"}),
+        json.dumps({**line, "ms": "-"}),
+        json.dumps({**line, "ga": "1 entity:a\ndl=7"}),
     ]
 
 

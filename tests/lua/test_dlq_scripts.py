@@ -168,6 +168,9 @@ def test_one_call_brings_each_letter_back_once(shard: Shard) -> None:
     row = ("j", "0", len(flat), *flat)
 
     assert operate(shard, scripts.dlq_import, *row, *row) == ["OK", "ALREADY"]
+    assert {name: count for name, count in shard.stats().items() if name.startswith("imported:")} == {
+        f"imported:{fields['lane']}:{fields['task']}": 1
+    }
 
 
 # --- trim

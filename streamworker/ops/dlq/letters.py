@@ -27,7 +27,8 @@ class DeadLetterNotFound(StreamworkerError):
         )
 
 
-def _task_of(envelope: bytes) -> str:
+def task_of(envelope: bytes) -> str:
+    """The task that the producer named, '' when that cannot be read."""
     try:
         return Envelope.decode(envelope).task
     except ValueError:
@@ -65,7 +66,7 @@ class DeadLetter:
         """From one entry of XRANGE."""
         raw = {name.decode(): value for name, value in pairs(flat).items()}
         if not raw.get("task"):  # its record could not be read
-            raw["task"] = _task_of(raw.get("env", b"")).encode()
+            raw["task"] = task_of(raw.get("env", b"")).encode()
 
         def text(name: str) -> str:
             return raw.get(name, b"").decode("utf-8", "replace")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from streamworker.core.errors import StreamworkerError
+from streamworker.core.errors import InvalidArgument, StreamworkerError, check_code
 from streamworker.core.ids import check_job_id
+from streamworker.core.lane import check_lane_name
+from streamworker.core.states import ErrorClass
+from streamworker.core.template import check_task_name, check_tenant
 from streamworker.ops.dlq.filters import Filters
-from streamworker.ops.dlq.letters import DeadLetter, entries
+from streamworker.ops.dlq.letters import DeadLetter, entries, task_of
 from streamworker.ops.dlq.moves import Which, batches
 from streamworker.store import scripts
 from streamworker.store.connection import Argument
@@ -23,8 +28,13 @@ from streamworker.store.queue import Queue
 
 #: What the first field of each line says.
 FORMAT = "streamworker.dead-letter.1"
-#: Fields of a letter that are whole numbers, and all that it has.
-_NUMBERS = ("attempt", "starts", "strikes", "epoch", "version", "at", "dead_at")
+#: Fields of a letter that are whole numbers, those that are moments in ms, and all that it has.
+_NUMBERS = ("attempt", "starts", "strikes", "epoch", "version")
+_MOMENTS = ("at", "dead_at")
+#: Scripts count no further than to 2^53, and nobody can write a moment after the year 9999.
+_LARGEST, _LATEST = 10**15 - 1, 253_402_300_799_999
+_LINE, _WORD = re.compile(rb"[^\n]*"), re.compile(rb"\S*")
+_WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")
 _FIELDS = (
     *("id", "task", "lane", "tenant", "class", "code", "reason", "error", "attempt", "starts", "strikes"),
     *("epoch", "version", "at", "dead_at", "worker", "ky", "kf", "kw", "ms", "env", "ga"),
@@ -92,11 +102,35 @@ def _fields(told: Any) -> dict[str, bytes]:
     for name in ("id", "task", "lane", "epoch", "env", "code", "class"):
         if name not in fields:
             raise ValueError(f"it has no {name}")
-    check_job_id(fields["id"].decode())
-    for name in _NUMBERS:
-        if not fields.get(name, b"0").isdigit():
-            raise ValueError(f"{name} is no whole number")
+    if not fields["task"]:  # its record could not be read; what the producer sent says it
+        with suppress(InvalidArgument):
+            fields["task"] = check_task_name(task_of(fields["env"])).encode()
+    _check(fields)
     return fields
+
+
+def _check(fields: dict[str, bytes]) -> None:
+    """What the record of the job is made of, and what lists are: a file may have been edited by hand."""
+    check_job_id(fields["id"].decode())
+    for name in (*_NUMBERS, *_MOMENTS):
+        if not _WHOLE.fullmatch(fields.get(name, b"0")):
+            raise ValueError(f"{name} is no whole number from 0 to {_LARGEST}")
+    for name in _MOMENTS:
+        if int(fields.get(name, b"0")) > _LATEST:
+            raise ValueError(f"{name} is after the year 9999")
+    for name in ("kw", "ms"):
+        if fields.get(name) and not _WHOLE.fullmatch(fields[name]):
+            raise ValueError(f"{name} is neither empty nor a whole number from 0 to {_LARGEST}")
+    check_lane_name(fields["lane"].decode())
+    if fields["task"]:
+        check_task_name(fields["task"].decode())
+    if fields.get("tenant"):
+        check_tenant(fields["tenant"].decode())
+    ErrorClass(fields["class"].decode())
+    check_code(fields["code"].decode())
+    for name, allowed in (("ky", _LINE), ("kf", _WORD), ("ga", _LINE)):
+        if not allowed.fullmatch(fields.get(name, b"")):
+            raise ValueError(f"{name} has more than one {'word' if allowed is _WORD else 'line'}")
 
 
 async def bring_back(queue: Queue, found: list[dict[str, bytes]], *, actor: str) -> Imported:
