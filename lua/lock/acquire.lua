@@ -6,7 +6,7 @@
 local tag    = KEYS[1]                   -- hash tag of the shard
 local clock  = ARGV[1]                   -- ms, or '' for Redis TIME
 local name   = ARGV[2]                   -- what is locked
-local holder = ARGV[3]                   -- job id and fence of its claim, joined by a colon
+local holder = ARGV[3]                   -- job id, fence of its claim, and which of its locks, joined by colons
 local ttl_ms = ARGV[4]                   -- how long it lives without being extended
 local floor  = ARGV[5]                   -- a token is larger than that: what a database has seen, else 0
 -- include: fragments/base.lua

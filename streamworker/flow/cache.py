@@ -26,7 +26,7 @@ import orjson
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
-from streamworker.flow.locks import key_of
+from streamworker.flow.locks import key_of, runs_here
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
@@ -136,7 +136,12 @@ class Cache:
         return orjson.loads(read)
 
     def get_sync(self, key: str, load: Load, **options: Any) -> Any:
-        """The same for plain functions, which run in threads."""
+        """The same for plain functions, which run in threads. Raises ConfigurationError in a coroutine."""
+        if runs_here(self.loop):
+            raise ConfigurationError(
+                f"cache key {key!r}: a coroutine asks by `await ctx.cache.get(...)`; get_sync would wait for "
+                "the loop that it blocks"
+            )
         if self.loop is None:
             return asyncio.run(self.get(key, load, **options))
         return asyncio.run_coroutine_threadsafe(self.get(key, load, **options), self.loop).result()

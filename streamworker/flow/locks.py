@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
 import re
+import threading
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Coroutine
@@ -41,6 +43,8 @@ DEFAULT_TTL = 30.0
 DEFAULT_WAIT = 10.0
 #: Seconds between two attempts to get a lock, at most.
 ASK_EVERY = 0.25
+#: Seconds for which a handler that is cancelled while it asks for a lock gives it back, at most.
+GIVE_BACK = 2.0
 #: Longest name that is kept as it is, in bytes; a longer one becomes `#` and 43 characters.
 MAX_NAME_BYTES = 44
 #: A call of a dependency that takes longer than this in a lock is warned of, in seconds.
@@ -107,6 +111,7 @@ class Locks:
         self.renewals = renewals
         self.told = told
         self.held: list[Lock] = []
+        self._numbers = itertools.count(1)
 
     def lock(self, name: str, ttl: Duration | None, wait: Duration, floor: int = 0) -> Lock:
         """Raises ConfigurationError, DurationError or InvalidArgument for what cannot work."""
@@ -120,7 +125,8 @@ class Locks:
             )
         if seconds <= 0:
             raise ConfigurationError(f"lock {name!r}: its ttl must be above 0")
-        return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"), floor)
+        by = f"{self.holder}:{next(self._numbers)}"
+        return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"), floor, by=by)
 
     def slow_call(self, dependency: str, seconds: float) -> None:
         """A call of a dependency ended; a lock that was held meanwhile is warned of, once for each task."""
@@ -195,13 +201,16 @@ class Lock:
     """
 
     __slots__ = (
+        "_asker",
         "_floor",
         "_locks",
+        "_loop",
         "_lost",
         "_scope",
         "_taken",
         "_wait",
         "_watch",
+        "by",
         "deadline",
         "holder",
         "key",
@@ -210,7 +219,7 @@ class Lock:
         "ttl",
     )
 
-    def __init__(self, locks: Locks, name: str, ttl: float, wait: float, floor: int = 0) -> None:
+    def __init__(self, locks: Locks, name: str, ttl: float, wait: float, floor: int = 0, *, by: str) -> None:
         self.name = name
         #: Larger than every token that was given before; for writes that refuse an older one.
         self.token = 0
@@ -218,36 +227,46 @@ class Lock:
         self.key = key_of(name)
         #: Whose it is: the job, and the fence of its claim.
         self.holder = locks.holder
+        #: The same, and which lock of that claim it is: in Redis, so that its own locks exclude each other.
+        self.by = by
         self.deadline = 0.0  # monotonic: until then it is ours, whatever happens to Redis
         self._locks = locks
         self._wait = wait
         self._taken = 0.0  # monotonic: when it was had
         self._floor = floor
         self._lost = False
+        self._asker: object = None  # the asyncio task, or the thread's number
+        self._loop: asyncio.AbstractEventLoop | None = None  # where it was had
         self._watch: asyncio.TimerHandle | None = None
         self._scope: anyio.CancelScope | None = None
 
     def check(self) -> None:
         """Raise LockLost if the lock is not ours any more."""
-        renewed = self._locks.renewals is not None
-        if self._lost or (renewed and self.token and time.monotonic() >= self.deadline):
+        if self._gone():
             raise LockLost(self.name)
 
-    async def acquire(self) -> None:
-        """Take the lock. Raises LockBusy after the wait, ConnectionLost."""
+    def _gone(self) -> bool:
+        renewed = self._locks.renewals is not None
+        return self._lost or (renewed and self.token > 0 and time.monotonic() >= self.deadline)
+
+    async def acquire(self, asker: object = None) -> None:
+        """Take the lock; `asker`: a thread's number. Raises LockBusy, ConnectionLost, ConfigurationError."""
+        asker = asker or asyncio.current_task()
+        self._refuse_again(asker)
         began = sent = time.monotonic()
         give_up, waited = began + self._wait, Asked.WON
+        call = scripts.lock_acquire(
+            clock="", name=self.key, holder=self.by, ttl_ms=ttl_ms(self.ttl), floor=self._floor
+        )
         while True:
-            word, value = await self._locks.run(
-                scripts.lock_acquire(
-                    clock="",
-                    name=self.key,
-                    holder=self.holder,
-                    ttl_ms=ttl_ms(self.ttl),
-                    floor=self._floor,
-                )
-            )
+            try:
+                word, value = await self._locks.run(call)
+            except asyncio.CancelledError:  # it may be ours by now, and nobody would free it
+                with anyio.move_on_after(min(self.ttl, GIVE_BACK), shield=True):
+                    await self._free()
+                raise
             if word == b"OK":
+                self._asker, self._loop = asker, asyncio.get_running_loop()
                 self.token, self.deadline, self._lost = int(value), sent + self.ttl, False
                 self._taken = time.monotonic()
                 self._locks.held.append(self)
@@ -278,13 +297,26 @@ class Lock:
         if self in self._locks.held:
             self._locks.held.remove(self)
         with anyio.move_on_after(self.ttl, shield=True):  # R20
-            try:
-                reply = await self._locks.run(scripts.lock_release(name=self.key, holder=self.holder))
-                if reply != b"OK":
-                    self._lost = True
-            except StreamworkerError as error:
-                log.warning("lock %r was not released and will run out: %s", self.name, error)
+            if not await self._free():
+                self._lost = True
         self._locks.told(self.name, Asked.LOST if self._lost else Asked.HELD, time.monotonic() - self._taken)
+
+    def _refuse_again(self, asker: object) -> None:
+        """The end of an inner block would free what the outer one relies on."""
+        for lock in self._locks.held:
+            if lock is self or (lock.key == self.key and lock._asker == asker):
+                raise ConfigurationError(
+                    f"lock {self.name!r}: the handler holds it already, and would wait for itself; "
+                    "take it once, around all that needs it"
+                )
+
+    async def _free(self) -> bool:
+        """Whether it was still ours, as far as Redis says; an error of Redis's leaves it to its ttl."""
+        try:
+            return bool(await self._locks.run(scripts.lock_release(name=self.key, holder=self.by)) == b"OK")
+        except StreamworkerError as error:
+            log.warning("lock %r was not released and will run out: %s", self.name, error)
+            return True
 
     def _look(self) -> None:
         """In the loop: end the block when the time is over that the last renewal gave."""
@@ -297,9 +329,9 @@ class Lock:
     def lose(self) -> None:
         """From the thread that renews it: it is not ours any more."""
         self._lost = True  # at once, for who asks by `check` while the loop is busy
-        if self._locks.loop is not None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is in the block
-                self._locks.loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         self._lost = True
@@ -319,9 +351,10 @@ class Lock:
     ) -> None:
         assert self._scope is not None
         scope, self._scope = self._scope, None
+        lost = self._gone()
         scope.__exit__(kind, error, trace)
         await self.release()
-        if scope.cancelled_caught:
+        if scope.cancelled_caught or (lost and error is None):
             raise LockLost(self.name)
 
     def _wait_for(self, step: Coroutine[Any, Any, None]) -> None:
@@ -332,16 +365,29 @@ class Lock:
             asyncio.run_coroutine_threadsafe(step, self._locks.loop).result()
 
     def __enter__(self) -> Self:
-        self._wait_for(self.acquire())
+        if runs_here(self._locks.loop):
+            raise ConfigurationError(
+                f"lock {self.name!r}: a coroutine takes it by `async with`; `with` would wait for the loop "
+                "that it blocks"
+            )
+        self._wait_for(self.acquire(threading.get_ident()))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lost = self._lost
+        lost = self._gone()
         self._wait_for(self.release())
         if lost and error is None:
             raise LockLost(self.name)
+
+
+def runs_here(loop: asyncio.AbstractEventLoop | None) -> bool:
+    """Whether it is this thread's that waits for a result of that loop: it would wait for ever."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def key_of(name: str) -> str:

@@ -27,7 +27,8 @@ class Held(Protocol):
     """A lock that somebody holds. Times are monotonic seconds."""
 
     key: str
-    holder: str
+    #: Whose it is, in Redis.
+    by: str
     ttl: float
     #: Until then it is ours, whatever happens to Redis.
     deadline: float
@@ -83,7 +84,7 @@ class Renewals:
 
     def _renew(self, lock: Held) -> None:
         sent = time.monotonic()
-        call = scripts.lock_extend(name=lock.key, holder=lock.holder, ttl_ms=ttl_ms(lock.ttl))
+        call = scripts.lock_extend(name=lock.key, holder=lock.by, ttl_ms=ttl_ms(lock.ttl))
         lost = sent >= lock.deadline
         again = sent + lock.ttl / 3
         if not lost:

@@ -24,6 +24,7 @@ from streamworker import (
 )
 from streamworker.flow import locks
 from streamworker.flow.locks import Asked, Locks
+from streamworker.store import scripts
 from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
 from tests.integration.serving import ThreadWorker, failure, serving
@@ -246,6 +247,86 @@ async def test_a_context_of_a_tests_own_has_every_lock(app: App) -> None:
             return lock.token
 
     assert await asyncio.to_thread(plain) == 1
+
+
+class Desk:
+    """Locks of two attempts, on a server of their own."""
+
+    def __init__(self, app: App, *, hold: asyncio.Event | None = None) -> None:
+        self.app = app
+        self.sent = asyncio.Event()
+        self._hold = hold
+
+    async def run(self, call: scripts.Call) -> Any:
+        reply = await self.app.queue().run(call)
+        if self._hold is not None and call.script.name == "lock/acquire":
+            self.sent.set()
+            await self._hold.wait()
+        return reply
+
+    def locks(self, holder: str) -> Locks:
+        loop = asyncio.get_running_loop()
+        return Locks(self.run, holder=holder, task="pack", timeout=10.0, loop=loop, renewals=None)
+
+
+async def test_a_lock_that_a_handler_holds_already_is_refused(app: App) -> None:
+    """The end of the inner block would free it, and others come in beside the rest of the outer one."""
+    mine, others = (Desk(app).locks(holder) for holder in ("one:1", "two:2"))
+
+    async with mine.lock("x", None, 0):
+        with pytest.raises(ConfigurationError, match="holds it already"):
+            async with mine.lock("x", None, 0):
+                pass
+        with pytest.raises(LockBusy):
+            await others.lock("x", None, 0).acquire()
+
+
+async def test_parts_of_a_handler_that_run_beside_each_other_take_turns(app: App) -> None:
+    mine, inside, most = Desk(app).locks("one:1"), 0, 0
+
+    async def part() -> None:
+        nonlocal inside, most
+        async with mine.lock("x", None, 5):
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.005)
+            inside -= 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(part())
+
+    assert most == 1
+
+
+async def test_a_lock_whose_reply_nobody_waits_for_is_given_back(app: App) -> None:
+    desk = Desk(app, hold=asyncio.Event())
+    waiting = asyncio.create_task(desk.locks("one:1").lock("x", None, 0).acquire())
+    await desk.sent.wait()
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert not await _held(app)
+
+
+async def test_a_plain_with_in_a_coroutine_is_refused(app: App) -> None:
+    """It would wait for the very loop that it blocks, and the worker with it."""
+    lock = Desk(app).locks("one:1").lock("x", None, 0)
+
+    with pytest.raises(ConfigurationError, match="async with"), lock:
+        pass
+    app.cache.loop = asyncio.get_running_loop()
+    with pytest.raises(ConfigurationError, match="await"):
+        app.cache.get_sync("k", lambda: 1)
+
+
+async def test_a_block_that_ends_without_its_lock_says_so(app: App) -> None:
+    """A block that waits for nothing after the loss cannot be cancelled."""
+    with pytest.raises(LockLost):
+        async with Desk(app).locks("one:1").lock("x", None, 0) as lock:
+            lock.lose()
 
 
 async def test_locks_are_told_by_what_became_of_them(valkey: BenchServer, namespace: str) -> None:
