@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from streamworker.core.errors import StreamworkerError
+from streamworker.core.errors import ConnectionLost, StreamworkerError
 from streamworker.store import scripts, watching
 from streamworker.store.caller import Caller, backoff, passes
 from streamworker.store.connection import ReplyError
@@ -38,18 +38,22 @@ class Awaiter:
         self._releases = True  # False: the server refuses CLIENT, so that reads have to be short
         self._blocked_on: set[str] = set()
         self._reads = 0  # blocking reads begun
-        self._releasing = False
+        self._releaser: asyncio.Task[None] | None = None  # of no waiter's own: each may be cancelled
+        self._closed = False
 
     async def wait(self, job_id: str) -> Ended | bool:
         """The outcome once the job is over; False when there is no record of it.
 
-        Looks again each time the blocking read ends, so that an expired wake-up list does not matter.
+        Looks again each time the blocking read ends, so that an expired wake-up list does not matter. Raises
+        ConnectionLost, also once it is closed.
         """
         found = await look(self._caller, job_id, wait=True)
         while found is None:
+            if self._closed:
+                raise ConnectionLost(f"closed while the result of job {job_id} was waited for")
             event = asyncio.Event()
             self._wanted.setdefault(job_id, []).append(event)
-            await self._listen(job_id)
+            self._listen(job_id)
             try:
                 await event.wait()
             finally:
@@ -58,22 +62,20 @@ class Awaiter:
                     waiting.remove(event)
                 if not waiting:
                     self._wanted.pop(job_id, None)
-            found = await look(self._caller, job_id)
+            if not self._closed:
+                found = await look(self._caller, job_id)
         return found
 
-    async def _listen(self, job_id: str) -> None:
+    def _listen(self, job_id: str) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
-        elif job_id not in self._blocked_on and self._releases and not self._releasing:
-            self._releasing = True
-            try:
-                await self._release(self._reads)
-            finally:
-                self._releasing = False
+        elif job_id not in self._blocked_on and (self._releaser is None or self._releaser.done()):
+            self._releaser = asyncio.get_running_loop().create_task(self._release())
 
-    async def _release(self, read: int) -> None:
-        """End the blocking read number `read`, which does not know the newest keys."""
-        while self._reads == read and self._wanted and self._releases:
+    async def _release(self) -> None:
+        """End the blocking read until one has begun that knows all keys."""
+        while self._releases and not self._blocked_on.issuperset(self._wanted):
+            read = self._reads
             try:
                 if self._client_id is not None:
                     await self._caller.command("CLIENT", "UNBLOCK", self._client_id, "ERROR")
@@ -144,8 +146,12 @@ class Awaiter:
         self._link.abort()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        """Whoever waits is told so."""
+        self._closed = True
+        for task in (self._releaser, self._task):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         self._link.abort()
+        self._wake(list(self._wanted))

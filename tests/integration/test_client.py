@@ -202,6 +202,48 @@ async def test_what_was_added_before_the_close_is_answered(
     assert observer.redis.xlen(observer.keys.stream("normal")) == 1
 
 
+async def test_who_waits_for_a_result_is_told_of_the_close(valkey: BenchServer, namespace: str) -> None:
+    """Nobody would wake it any more, and without a timeout it waited for ever."""
+    async with Client(valkey.url, app="client-tests", namespace=namespace) as client:
+        job = await client.enqueue("double", {"n": 1})
+        waiting = asyncio.ensure_future(job.result())
+        awaiter = client._source.get()._awaiter
+        await wait_until_async(lambda: job.id in awaiter._blocked_on, what="the result is waited for")
+
+    async with asyncio.timeout(2):
+        with pytest.raises(ConnectionLost, match="closed"):
+            await waiting
+
+
+async def test_a_waiter_that_goes_leaves_no_other_unheard(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them ends the read that does not know the keys of the others, for all of them."""
+    double, queue = app.tasks["double"], app.queue()
+    jobs = [await double.enqueue(n) for n in range(3)]
+    command, sent, go = queue.caller.command, asyncio.Event(), asyncio.Event()
+
+    async def held(*arguments: Any) -> Any:
+        if arguments[0] == "CLIENT":
+            sent.set()
+            await go.wait()
+        return await command(*arguments)
+
+    awaiter, waiting = queue._awaiter, [asyncio.ensure_future(jobs[0].result())]
+    await wait_until_async(lambda: jobs[0].id in awaiter._blocked_on, what="the first is waited for")
+    monkeypatch.setattr(queue.caller, "command", held)
+    waiting.append(asyncio.ensure_future(jobs[1].result()))
+    await sent.wait()
+    waiting.append(asyncio.ensure_future(jobs[2].result()))
+    await wait_until_async(lambda: jobs[2].id in awaiter._wanted, what="the third waits")
+    waiting[1].cancel()
+    await asyncio.sleep(0)
+    go.set()
+
+    await wait_until_async(lambda: jobs[2].id in awaiter._blocked_on, timeout=1, what="the third is heard")
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
 # --- lost replies and outages ----------------------------------------------------------------------------
 
 
