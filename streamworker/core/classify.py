@@ -60,14 +60,14 @@ def _judge(
     persistent: tuple[type[BaseException], ...],
 ) -> Verdict:
     if isinstance(exc, BaseExceptionGroup):
-        members = [classify(member, transient=transient, persistent=persistent) for member in _members(exc)]
-        return max(members, key=_badness)
+        each = [classify(member, transient=transient, persistent=persistent) for member in members(exc)]
+        return max(each, key=_badness)
     own = _own(exc) if isinstance(exc, StreamworkerError) else None
     found = own or http_status(exc) or database(exc) or network(exc)
     return found or Verdict(ErrorClass.UNKNOWN, _name_code(type(exc)))
 
 
-def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+def members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """What is in the group and in the groups within it, however deep, each once."""
     found: list[BaseException] = []
     waiting: list[BaseException] = [group]

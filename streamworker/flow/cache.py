@@ -115,7 +115,7 @@ class Cache:
             return orjson.loads(_encoded(await _loaded(load)))
         home = self._home()
         if fresh:
-            body = await self._load(home, key, load, seconds, version, await self._ask(home, key, None))
+            body, _ = await self._load(home, key, load, seconds, version, await self._ask(home, key, None))
             return orjson.loads(body)
         flight = (key, version)
         under_way = home.flights.get(flight)
@@ -126,13 +126,14 @@ class Cache:
                 return orjson.loads(shared)
         done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         home.flights.setdefault(flight, done)
-        read: bytes | None = None
+        shared = None
         try:
-            read = await self._read(home, key, load, seconds, version)
+            read, current = await self._read(home, key, load, seconds, version)
+            shared = read if current else None
         finally:
             if home.flights.get(flight) is done:
                 del home.flights[flight]
-            done.set_result(read)
+            done.set_result(shared)
         return orjson.loads(read)
 
     def get_sync(self, key: str, load: Load, **options: Any) -> Any:
@@ -187,14 +188,17 @@ class Cache:
 
     # --- steps
 
-    async def _read(self, home: _Home, key: str, load: Load, seconds: float, version: int) -> bytes:
+    async def _read(
+        self, home: _Home, key: str, load: Load, seconds: float, version: int
+    ) -> tuple[bytes, bool]:
+        """The value, and whether others may be told it."""
         pause, give_up = LOOK_FIRST, time.monotonic() + HOLD
         waited = False
         while True:
             answer = await self._ask(home, key, version)
             if answer.entry is not None:
                 self.told(CacheResult.WAITED if waited else CacheResult.HIT)
-                return answer.entry
+                return answer.entry, True
             if answer.left is None or time.monotonic() > give_up:
                 return await self._load(home, key, load, seconds, version, answer)
             waited = True
@@ -203,19 +207,19 @@ class Cache:
 
     async def _load(
         self, home: _Home, key: str, load: Load, seconds: float, version: int, answer: _Answer
-    ) -> bytes:
+    ) -> tuple[bytes, bool]:
+        """The value, and whether others may be told it: not if it was made stale meanwhile."""
         self.told(answer.result)
-        entry = b""
+        entry, kept = b"", None
         try:
             body = _encoded(await _loaded(load))
             if len(body) <= MAX_BYTES:
                 entry = b"%d %08x\n%b" % (version, _checksum(key, body), body)
-            return body
         finally:
             if answer.token is not None:
                 ttl_ms = max(1, round(seconds * 1000 * random.uniform(1 - SPREAD, 1)))
                 with anyio.move_on_after(self.patience, shield=True):  # also if the reader is cancelled (R20)
-                    await self._run(
+                    kept = await self._run(
                         home,
                         scripts.cache_keep(
                             name=key_of(key),
@@ -225,6 +229,7 @@ class Cache:
                             entry=entry,
                         ),
                     )
+        return body, not entry or kept != b"STALE"
 
     async def _ask(self, home: _Home, key: str, version: int | None) -> _Answer:
         """What the cache says; `version` None: the right to load, in any case."""
@@ -307,8 +312,15 @@ class _Answer:
 async def _loaded(load: Load) -> Any:
     if inspect.iscoroutinefunction(load):
         return await load()
-    value = await asyncio.to_thread(load)
+    value = await asyncio.to_thread(_called, load)
     return await value if inspect.isawaitable(value) else value
+
+
+def _called(load: Load) -> Any:
+    try:
+        return load()
+    except StopIteration as error:  # no future holds one
+        raise RuntimeError("load raised StopIteration") from error
 
 
 def _encoded(value: Any) -> bytes:

@@ -11,7 +11,17 @@ from typing import Self, TypeVar
 
 import anyio
 
-from streamworker.core.errors import Cancel, ConfigurationError, DependencyTimeout
+from streamworker.core.classify import members
+from streamworker.core.errors import (
+    Cancel,
+    ConfigurationError,
+    ConnectionLost,
+    DependencyTimeout,
+    EnqueueRejected,
+    LockBusy,
+    LockLost,
+    OutcomeUnknown,
+)
 from streamworker.core.foreign import http_status, network
 from streamworker.core.limits import Dependency
 from streamworker.core.states import ErrorClass
@@ -41,7 +51,8 @@ class DependencyCall:
     `async with` holds the block to the total time limit and raises DependencyTimeout beyond it. A plain
     `with`, for handlers that run in threads, cannot interrupt anything: give `timeout` and `connect_timeout`
     to the library that makes the call. Either counts how the block ended: an HTTP answer that no retry mends
-    (404) is an answer, so `ok`; a block that is cancelled from outside is not counted.
+    (404) is an answer, so `ok`. A block that is cancelled from outside is not counted, nor is one that ends
+    by an error of another dependency's call within it, or of the queue's own, such as LockBusy.
     """
 
     __slots__ = ("_limits", "_scope", "_started", "_told", "also", "name")
@@ -103,7 +114,9 @@ class DependencyCall:
 
     def _judge(self, error: BaseException | None) -> None:
         if error is None or isinstance(error, Exception):
-            result = result_of(error)
+            result = result_of(error, self.name)
+            if result is None:
+                return
             if error is not None and result is not Result.OK:
                 with suppress(AttributeError):  # a class may allow no other attributes
                     setattr(error, _BLAMED, self.name)
@@ -145,10 +158,24 @@ def blamed(error: BaseException) -> str | None:
         return None
 
 
-def result_of(error: Exception | None) -> Result:
-    """What the end of a block says of the dependency; pure."""
+#: What the queue says of itself, wherever it is asked: it says nothing of a dependency.
+_OURS = (LockBusy, LockLost, ConnectionLost, OutcomeUnknown, EnqueueRejected)
+#: Of several errors the one that counts, the last first.
+_WORST = (Result.OK, Result.TIMEOUT, Result.ERROR)
+
+
+def result_of(error: Exception | None, name: str) -> Result | None:
+    """What the end of a block says of the dependency of that name; None: nothing. Pure.
+
+    Of a group of errors the worst. Another dependency's error, from a call within this one, is no word of it.
+    """
+    if isinstance(error, ExceptionGroup):
+        found = {result_of(one, name) for one in members(error) if isinstance(one, Exception)}
+        return max(found - {None}, key=_WORST.index, default=None)
     if error is None or isinstance(error, Cancel):
         return Result.OK
+    if isinstance(error, _OURS) or blamed(error) not in (None, name):
+        return None
     if isinstance(error, DependencyTimeout):
         return Result.TIMEOUT
     answered = http_status(error)

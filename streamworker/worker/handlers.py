@@ -108,7 +108,12 @@ class Handlers:
             return None
         args = Envelope.decode(sent).args  # as they were sent: the handler may have changed its own
         call = partial(contextvars.copy_context().run, loader, context, **args)
-        found = await (call() if inspect.iscoroutinefunction(loader) else asyncio.to_thread(call))
+        if inspect.iscoroutinefunction(loader):
+            found = await call()
+        else:
+            found, failed = await asyncio.to_thread(_caught, call)
+            if failed is not None:
+                raise failed
         return None if found is None else Duplicate(found)
 
     async def _in_thread(
@@ -182,7 +187,7 @@ def _caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return call(), None
     except StopIteration as error:
-        wrapped = RuntimeError("the handler raised StopIteration")
+        wrapped = RuntimeError("a plain function raised StopIteration")
         wrapped.__cause__ = error
         return None, wrapped
     except BaseException as error:

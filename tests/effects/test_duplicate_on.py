@@ -65,6 +65,7 @@ def away(ctx: Context, payment: str) -> None:
         ({"one_each": nothing}, "unique_violation_error"),
         ({"another": lambda ctx, payment: 1}, "unique_violation_error"),
         ({"one_each": away}, "loader_away"),
+        ({"one_each": lambda ctx, payment: next(iter(()))}, "runtime_error"),
     ],
 )
 async def test_else_the_error_stands(

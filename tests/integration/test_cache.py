@@ -154,6 +154,22 @@ async def test_what_was_read_before_an_invalidation_is_not_kept_after_it(app: Ap
     assert await app.cache.get("k", source.load) == 2
 
 
+async def test_who_reads_after_an_invalidation_is_not_told_what_was_read_before_it(app: App) -> None:
+    """Readers of one process share a load that is under way; one that began too early is no answer."""
+    source = Source()
+    source.goes_on.clear()
+    early = asyncio.create_task(app.cache.get("k", source.load))
+    await wait_until_async(lambda: source.loads == 1, what="the old value is read")
+    source.value = 2
+    assert await app.cache.invalidate("k") == []
+
+    late = asyncio.create_task(app.cache.get("k", source.load))
+    await asyncio.sleep(0)
+    source.goes_on.set()
+
+    assert (await early, await late) == (1, 2)
+
+
 async def test_an_entry_of_an_older_version_will_not_do(app: App) -> None:
     source = Source()
     await app.cache.get("k", source.load, version=6)

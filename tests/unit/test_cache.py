@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ def test_a_context_of_ones_own_reads_in_a_plain_function() -> None:
     ctx = Context("j", "t", "j", 1, 1, "normal", None, "j")
 
     assert ctx.cache.get_sync("k", lambda: 5) == 5
+
+
+async def test_a_load_that_finds_no_next_ends() -> None:
+    """A future cannot hold a StopIteration: who waited for the thread did so for ever."""
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        async with asyncio.timeout(2):
+            await Cache().get("k", lambda: next(iter(())))
 
 
 @pytest.mark.parametrize("options", [{"ttl": 0}, {"patience": 0}])

@@ -13,14 +13,17 @@ from streamworker import (
     App,
     Cancel,
     ConfigurationError,
+    ConnectionLost,
     Context,
     Dependency,
     DependencyTimeout,
+    LockBusy,
+    LockLost,
     TransientError,
 )
 from streamworker.core.classify import classify
 from streamworker.core.states import ErrorClass
-from streamworker.flow.dependency import Dependencies, DependencyCall, Result, result_of
+from streamworker.flow.dependency import Dependencies, DependencyCall, Result, blamed, result_of
 
 
 class Desk:
@@ -116,10 +119,34 @@ def test_each_time_limit_has_its_own_code_and_is_retried() -> None:
         (TransientError("busy"), Result.ERROR),
         (ValueError("no JSON"), Result.ERROR),
         (DependencyTimeout("carrier", 1, phase="total"), Result.TIMEOUT),
+        (DependencyTimeout("bank", 1, phase="total"), None),
+        (LockBusy("order:7", 1), None),
+        (ConnectionLost("Redis is away"), None),
+        (ExceptionGroup("tasks", [http_error(404), http_error(404)]), Result.OK),
+        (
+            ExceptionGroup("two", [http_error(404), ExceptionGroup("one", [TimeoutError()])]),
+            Result.TIMEOUT,
+        ),
+        (ExceptionGroup("tasks", [LockLost("order:7")]), None),
     ],
 )
-def test_how_a_block_ends_says_how_the_call_went(error: Exception | None, result: Result) -> None:
-    assert result_of(error) is result
+def test_how_a_block_ends_says_how_the_call_went(error: Exception | None, result: Result | None) -> None:
+    assert result_of(error, "carrier") is result
+
+
+async def test_one_dependency_is_not_blamed_for_another_that_is_called_within_it() -> None:
+    """Its breaker would hold back jobs that have nothing to do with the sick one."""
+    told: list[tuple[str, Result]] = []
+    known = Dependencies(
+        {"carrier": Dependency(), "bank": Dependency()}, lambda name, result, _: told.append((name, result))
+    )
+
+    with pytest.raises(ConnectionResetError) as error:
+        async with known.call("carrier"), known.call("bank"):
+            raise ConnectionResetError
+
+    assert told == [("bank", Result.ERROR)]
+    assert blamed(error.value) == "bank"
 
 
 async def test_what_a_block_raises_passes_through_and_is_counted() -> None:
