@@ -100,7 +100,7 @@ def be_client(life: Life) -> None:
 
 async def _produce(life: Life) -> None:
     async with Client(life.url, app="crash", namespace=life.namespace) as client:
-        one = await client.enqueue("work", {"seconds": 0.3}, key=ONE)
+        one = await client.enqueue("hold", {}, key=ONE)
         _note(life, ONE, one)
         requests = [Request("quick", {"number": n}, Options.of(key=key)) for n, key in enumerate(MANY)]
         for key, job in zip(MANY, await client.enqueue_many(requests), strict=True):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamworker import SyncClient
+from streamworker.core.job import Record
 from streamworker.core.states import Disposition
 from streamworker.store import scripts
 from streamworker.store.connection import SyncLink
@@ -25,7 +26,7 @@ from tests.chaos.collect import FinalReader
 from tests.chaos.history import Accepted, End, Fault, FaultKind, History, Limits, Start
 from tests.chaos.journal import Journals
 from tests.chaos.log_reader import own_client
-from tests.crash_points.life import LEASE, Life, be_client, be_worker
+from tests.crash_points.life import LEASE, ONE, Life, be_client, be_worker
 from tests.crash_points.points import Point, Role
 from tests.waiting import wait_until
 
@@ -148,6 +149,11 @@ class Story:
         self.died(GONE)
         link.close()
 
+    def is_waited_for(self) -> bool:
+        """Whether somebody has said that they wait for the result of a job that is not over."""
+        records = (self.redis.get(key) for key in self.redis.scan_iter(match=self.keys.job("*")))
+        return any(Record.parse("", raw).text("wa") for raw in records if raw is not None)
+
     def over(self) -> bool:
         """Whether nothing is open, and all that was accepted has ended."""
         return not self.final.counters()
@@ -237,14 +243,21 @@ def _play_worker(story: Story) -> None:
 
 def _play_client(story: Story) -> None:
     worker = story.begin(be_worker)
-    story.wait_dead(story.begin(be_client, story.point))
+    first = story.begin(be_client, story.point)
+    wait_until(
+        lambda: story.is_waited_for() or exit_code(first) is not None,
+        timeout=PATIENCE,
+        what=f"{story.point}: the producer waits for a result, or is dead",
+    )
+    story.lives[0][0].go_file.touch()
+    story.wait_dead(first)
     again = story.begin(be_client)
     code = wait_for_end(again)
     assert code == 0, f"{story.point}: begun again, the producer ended with {code}"
     for line in story.lives[0][0].told_file.read_text().splitlines():
         job_id, disposition, key = line.split(" ")
         if all(one.job_id != job_id for one in story.accepted):
-            task = "work" if key == "one" else "quick"
+            task = "hold" if key == ONE else "quick"
             story.accepted.append(Accepted(job_id, task, "normal", Disposition(disposition), key))
     _end_with(story, worker)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamworker import App, Context, Job, Status
-from streamworker.core.job import Claim
+from streamworker.core.job import Claim, Record
 from streamworker.store import scripts
 from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
@@ -153,12 +153,16 @@ async def test_what_waits_in_quarantine_has_no_lease(bench: Bench) -> None:
     async with serving(bench.app, concurrency=4):
         jobs = [await apart_jobs.struck.enqueue("wait") for _ in range(3)]
         await wait_until_async(lambda: suspects(bench, jobs), what="one of them runs in quarantine")
-        records = [bench.observer.record(job.id) for job in jobs]
+
+        def records() -> list[Record]:
+            found = [bench.observer.record(job.id) for job in jobs]
+            return found if all(one.entry is not None and one.entry[0] == "q" for one in found) else []
+
+        waiting = await wait_until_async(records, what="the others stand there as well")
         bench.let_go()
         for job in jobs:
             await job.result(20)
 
-    waiting = [record for record in records if record.entry is not None and record.entry[0] == "q"]
     assert sorted(record.fence > 0 for record in waiting) == [False, False, True]
 
 
