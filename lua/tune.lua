@@ -145,6 +145,9 @@ local function note_change(topic, verb, name, value, reason, before)
     by_what[what] = one
     changes[#changes + 1] = one
   end
+  -- What holds for good below one with a time is what the change is known by: it can be taken back after that time.
+  if one.for_good and match(value, ';for=%d+$') then return end
+  one.for_good = value ~= '' and not match(value, ';for=%d+$')
   one.said = verb .. ' ' .. (value ~= '' and value or '-') .. '\t' .. reason
 end
 

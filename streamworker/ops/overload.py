@@ -11,7 +11,7 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG, OVERFLOWS
 from streamworker.core.limits import rate_figures
-from streamworker.ops import tune
+from streamworker.ops import settings, tune
 from streamworker.ops.history import iso
 from streamworker.store.caller import Caller
 from streamworker.store.depths import now_ms, oldest_deferred_ms
@@ -144,16 +144,20 @@ async def set_drain(
 
     Raises InvalidArgument.
     """
-    now = await drain(queue)
-    figures = "-"
-    if rate is not None:
-        figures = _figures(rate, burst)
-    elif burst is not None:
-        figures = _figures(str(now.rate or DEFAULT_DRAIN), burst)
-    elif now.set is not None and now.rate is not None and now.rate != now.declared:
-        figures = f"{now.rate.tokens},{now.rate.period_ms},{now.rate.burst}"
-    state = "on" if (now.on if on is None else on) else "off"
-    await tune.change(queue, actor, "drain", BACKLOG, tune.timed(f"{state} {figures}", duration), reason)
+    declared = (await drain(queue)).declared
+
+    def over(value: str | None) -> str:
+        state, figures = (value or "on -").split(" ")
+        if rate is not None:
+            figures = _figures(rate, burst)
+        elif burst is not None:
+            held = declared if figures == "-" else Rate.of(figures)
+            figures = _figures(str(held or DEFAULT_DRAIN), burst)
+        if on is not None:
+            state = "on" if on else "off"
+        return f"{state} {figures}"
+
+    await settings.adjust(queue, "drain", BACKLOG, over, actor=actor, reason=reason, duration=duration)
 
 
 async def reset_drain(queue: Queue, *, actor: str, reason: str = "") -> bool:

@@ -60,16 +60,27 @@ async def set_retries(
     What is not said stays; codes come to those that are stopped already. Holds for retries that are decided
     from then on: due times that stand are not moved. Raises InvalidArgument.
     """
-    known = {one.task: one.override for one in await retries(queue)}
-    before = known.get(check_retries_name(task), RetryOverride())
-    after = RetryOverride(
-        before.multiply if multiply is None else multiply,
-        before.jitter if jitter is None else jitter,
-        before.stop | frozenset(stop),
-    )
-    if not after.word:
-        raise InvalidArgument("multiply", multiply, "changes nothing; take back what is set with --reset")
-    await tune.change(queue, actor, "retries", task, tune.timed(after.word, duration), reason)
+
+    def over(value: str | None) -> str:
+        before = _read(value)
+        word = RetryOverride(
+            before.multiply if multiply is None else multiply,
+            before.jitter if jitter is None else jitter,
+            before.stop | frozenset(stop),
+        ).word
+        if not word:
+            raise InvalidArgument("multiply", multiply, "changes nothing; take back what is set with --reset")
+        return word
+
+    name = check_retries_name(task)
+    await settings.adjust(queue, "retries", name, over, actor=actor, reason=reason, duration=duration)
+
+
+def _read(value: str | None) -> RetryOverride:
+    try:
+        return RetryOverride.parse(value or "")
+    except ValueError:  # of a newer version
+        return RetryOverride()
 
 
 async def reset_retries(queue: Queue, task: str, *, actor: str, reason: str = "") -> bool:

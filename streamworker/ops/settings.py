@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from streamworker.core import durations
+from streamworker.core.durations import Duration
 from streamworker.core.gates import breaker_of
 from streamworker.core.overrides import RetryOverride
 from streamworker.core.slots import SlotsOverride
 from streamworker.ops import breakers, tune
 from streamworker.ops.history import iso
+from streamworker.store.depths import now_ms
 from streamworker.store.events import pairs
 from streamworker.store.queue import Queue
 
@@ -92,6 +95,34 @@ async def by_name(queue: Queue, *topics: str) -> dict[tuple[str, str], Setting]:
         if setting is not None:
             found[topic, name] = setting
     return found
+
+
+async def adjust(
+    queue: Queue,
+    topic: str,
+    name: str,
+    value_over: Callable[[str | None], str],
+    *,
+    actor: str,
+    reason: str,
+    duration: Duration | None,
+) -> None:
+    """Change a part of what is set. `value_over` makes the value from the one that stands, None for none.
+
+    What stands for a time stays no longer for it: without `duration` what holds for good is changed, and what
+    lies over it too, for the rest of its time. In one step.
+    """
+    top = (await by_name(queue, topic)).get((topic, name))
+    if duration is not None:
+        values = [tune.timed(value_over(None if top is None else top.value), duration)]
+    else:
+        over = top if top is not None and top.until is not None else None
+        below = top if over is None else over.below
+        values = [value_over(None if below is None else below.value)]
+        left = 0 if over is None else (over.until or 0) - await now_ms(queue.caller.command)
+        if over is not None and left > 0:
+            values.append(f"{value_over(over.value)};for={left}")
+    await tune.send(queue, actor, [(topic, name, value, reason) for value in values])
 
 
 async def settings(queue: Queue) -> list[Setting]:

@@ -98,14 +98,17 @@ async def set_slots(
     if lane == BACKLOG:
         raise InvalidArgument("lane", lane, "is served by no worker; see: streamworker drain")
     now = {one.lane: one for one in await slots(queue)}
-    before = now[lane].override if lane in now else SlotsOverride()
-    after = SlotsOverride(
-        before.reserved if reserved is None else reserved, before.weight if weight is None else weight
-    )
+
+    def over(value: str | None) -> str:
+        before = SlotsOverride() if value is None else SlotsOverride.parse(value)
+        return SlotsOverride(
+            before.reserved if reserved is None else reserved, before.weight if weight is None else weight
+        ).word
+
     if reserved is not None and not clamp:
         counts = {name: one.reserved or 0 for name, one in now.items()}
         check_room(await inspect.workers(queue), counts, {**counts, lane: reserved})
-    await tune.change(queue, actor, "slots", lane, tune.timed(after.word, duration), reason)
+    await settings.adjust(queue, "slots", lane, over, actor=actor, reason=reason, duration=duration)
 
 
 def check_room(workers: list[dict[str, Any]], before: Mapping[str, int], after: Mapping[str, int]) -> None:

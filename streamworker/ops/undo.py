@@ -57,9 +57,8 @@ def choose(known: Sequence[Change], change_id: int | None, *, now_ms: int) -> Ch
     back = _taken_back(known)
     over = {one.id for one in known if one.ends_at is not None and one.ends_at <= now_ms}
     if change_id is None:
-        last = next(
-            (one for one in known if not one.undoes and one.id not in back and one.id not in over), None
-        )
+        left = [one for one in known if not one.undoes and one.id not in back]
+        last = next((one for one in left if one.id not in over), left[0] if left else None)
         if last is None:
             raise NotUndone("no change is known that could be taken back")
         return last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -165,6 +166,11 @@ def test_retries_are_calmed_and_codes_stopped_and_all_of_it_taken_back(desk: Des
     assert "nothing is set" in desk.refused("retries", "mail", "--reset")
 
 
+def nearly(one: str, other: str) -> bool:
+    """Whether two moments are less than ten seconds apart: what is left of a time is counted in a command."""
+    return abs(datetime.fromisoformat(one) - datetime.fromisoformat(other)) < timedelta(seconds=10)
+
+
 # --- a time ----------------------------------------------------------------------------------------------
 
 TIMED = [
@@ -223,6 +229,49 @@ def test_a_lasting_setting_ends_the_time_of_another(desk: Desk) -> None:
 
     assert rows(desk)[f"limit {LIMIT}"]["until"] is None
     assert desk.redis.zscore(desk.keys.timers, f"setting:limit {LIMIT}") is None
+
+
+@pytest.mark.parametrize(
+    ("timed", "more", "name", "value", "after"),
+    [
+        (["drain", "--off"], ["drain", "--rate", "20/s"], "drain backlog", "off, 20 per", "on, 20 per"),
+        (
+            ["retries", "mail", "--multiply", "3"],
+            ["retries", "mail", "--stop-code", "gone"],
+            "retries mail",
+            "back-off times 3; no retry of gone",
+            "no retry of gone",
+        ),
+        (
+            ["slots", "normal", "--weight", "7"],
+            ["slots", "normal", "--reserved", "2"],
+            "slots normal",
+            "2 reserved, weight 7",
+            "2 reserved",
+        ),
+    ],
+    ids=["drain", "retries", "slots"],
+)
+def test_what_has_a_time_does_not_outlive_it_by_a_change_beside_it(
+    desk: Desk, timed: list[str], more: list[str], name: str, value: str, after: str
+) -> None:
+    desk.call(*timed, "--for", "10m")
+    until = rows(desk)[name]["until"]
+
+    desk.call(*more)
+
+    row = rows(desk)[name]
+    assert row["value"].startswith(value), "what is not said stays"
+    assert row["then"].startswith(after)
+    assert nearly(row["until"], until), "and stays no longer"
+    expire(desk, 600_001)
+    row = rows(desk)[name]
+    assert row["value"].startswith(after)
+    assert row["until"] is None
+    desk.call("undo", "--last")
+    row = rows(desk)[name]
+    assert row["then"] is None, "the change for good can be taken back after that time too"
+    assert nearly(row["until"], until)
 
 
 # --- settings and undo -----------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ MUTATIONS = [
              test_settings.test_an_expected_change_that_is_not_the_last_stops_all),
     Mutation(TUNE, "    if of == what then return id, undoes end", "    return id, undoes",
              test_settings.test_an_expected_change_is_taken_back_once),
+    Mutation(TUNE, "  if one.for_good and match(value, ';for=%d+$') then return end\n", "",
+             test_settings.test_rows_about_the_same_thing_are_one_change),
     Mutation(TUNE, "  local one = by_what[what]\n", "  local one\n",
              test_settings.test_rows_about_the_same_thing_are_one_change),
     Mutation(TUNE, "  if #changes > 0 then redis.call('LTRIM', CHANGES, 0, KEPT - 1) end\n", "",
