@@ -28,6 +28,10 @@ from streamworker.store.handshake import (
     unconnected,
 )
 from streamworker.store.lua import Script
+from streamworker.store.replies import REPLY_KINDS as REPLY_KINDS
+from streamworker.store.replies import NoScript as NoScript
+from streamworker.store.replies import ReplyError as ReplyError
+from streamworker.store.replies import count, reply_error
 
 Argument = str | bytes | int
 
@@ -36,38 +40,8 @@ Argument = str | bytes | int
 REPLY_TIMEOUT = 5.0
 
 
-class ReplyError(StreamworkerError):
-    """Redis refused a command; a script's error names the Lua file and line it came from."""
-
-
-class NoScript(ReplyError):
-    """The server does not know the script's digest: load it and send again (R29)."""
-
-
 class WrongLoop(StreamworkerError):
     """A connection was used outside of the event loop that it was made in (R27)."""
-
-
-#: Error replies that are counted by their own name; all others count as `reply`.
-REPLY_KINDS = frozenset(
-    {"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOGROUP", "OOM", "NOPERM"}
-)
-
-
-def _count(errors: dict[str, int], error: Exception) -> None:
-    """Count an error by its kind, for metrics."""
-    if isinstance(error, NoScript):
-        return  # the server was restarted: the text is sent, and nobody needs to know
-    if isinstance(error, ReplyError):
-        if str(error).startswith("ERR no such key"):
-            return  # what XINFO says of a stream that nobody has written to: an answer
-        word = str(error).partition(" ")[0]
-        kind = word.lower() if word in REPLY_KINDS else "reply"
-    elif isinstance(error, TimeoutError) or "no answer" in str(error):
-        kind = "timeout"
-    else:
-        kind = "connection"
-    errors[kind] = errors.get(kind, 0) + 1
 
 
 #: What a fork inherited and must neither use nor close; kept, so that nothing closes it in passing.
@@ -86,7 +60,7 @@ class _Replies(asyncio.Protocol):
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._reader = hiredis.Reader(replyError=_reply_error)
+        self._reader = hiredis.Reader(replyError=reply_error)
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self._link._waiting
@@ -96,7 +70,7 @@ class _Replies(asyncio.Protocol):
             while (reply := reader.gets()) is not False:
                 _, waiter = waiting.popleft()
                 if isinstance(reply, Exception):
-                    _count(self._link.errors, reply)
+                    count(self._link.errors, reply)
                 else:
                     good = True
                 if not isinstance(waiter, asyncio.Future):
@@ -126,12 +100,6 @@ class _Replies(asyncio.Protocol):
 
 #: Is given the reply to a call, or the error that it ended with.
 Told = Callable[[Any], None]
-
-
-def _reply_error(message: str) -> Exception:
-    if message.startswith("NOSCRIPT"):
-        return NoScript(message)
-    return ReplyError(message)
 
 
 class Link:
@@ -184,7 +152,7 @@ class Link:
             raise
         except Exception as error:  # it may fail in any way: redis-py reads files, and looks up names
             discard(connection)
-            _count(self.errors, error)
+            count(self.errors, error)
             raise no_connection(self.url, error) from None
         except BaseException:
             discard(connection)
@@ -281,7 +249,7 @@ class Link:
     def _break(self, error: Exception) -> None:
         """The connection broke, without our doing."""
         if self._transport is not None:
-            _count(self.errors, error)
+            count(self.errors, error)
         self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -334,7 +302,7 @@ class SyncLink:
         self.errors: dict[str, int] = {}
         self._pid = os.getpid()
         self._connection: Any = None
-        self._reader = hiredis.Reader(replyError=_reply_error)
+        self._reader = hiredis.Reader(replyError=reply_error)
 
     def __repr__(self) -> str:
         return f"<SyncLink {redact(self.url)}>"
@@ -345,10 +313,10 @@ class SyncLink:
             reply = self._exchange(hiredis.pack_command(cast(Any, arguments)))
         except (OSError, hiredis.HiredisError) as error:  # the latter: not Redis at the other end
             self.close()
-            _count(self.errors, error)
+            count(self.errors, error)
             raise no_connection(self.url, error) from None
         if isinstance(reply, Exception):
-            _count(self.errors, reply)
+            count(self.errors, reply)
             raise reply
         self.last_reply = time.monotonic()
         return reply
@@ -378,11 +346,11 @@ class SyncLink:
         except ServerUnsuitable:
             raise
         except Exception as error:
-            _count(self.errors, error)
+            count(self.errors, error)
             raise no_connection(self.url, error) from None
         # redis-py did the handshake; from here on the socket is ours alone.
         self._connection = connection
-        self._reader = hiredis.Reader(replyError=_reply_error)
+        self._reader = hiredis.Reader(replyError=reply_error)
 
     def script(self, script: Script, tag: str, *argv: Argument) -> Any:
         """Run one script, loading it when the server does not know it (R29)."""
