@@ -28,7 +28,8 @@ class Coalesce:
     the items of all of them, each item once. `by` is a template over the arguments: events of different names
     are merged apart; without it all jobs of the task are merged. Events of different tenants or lanes never
     meet. `items` is the list argument that is collected; by default the only one that `by` does not name.
-    A window with `limit` items or events ends early. `when="pressure"`: only while the lane is under
+    Events that are given further arguments, optional ones, are merged with those that are given the same. A
+    window with `limit` items or events ends early. `when="pressure"`: only while the lane is under
     pressure.
 
     Raises ConfigurationError or DurationError.
@@ -114,6 +115,9 @@ class Coalescer:
             )
         return others[0]
 
+    def _merges(self, name: str) -> bool:
+        return name == self.items or name in self.fields
+
     def pack(self, args: Mapping[str, Any], *, limit: int) -> tuple[bytes, list[int]]:
         """The arguments as JSON with the items last, and the bytes of each item.
 
@@ -136,7 +140,10 @@ class Coalescer:
         self, args: Mapping[str, Any], lengths: Sequence[int], *, lane: str, tenant: str | None, limit: int
     ) -> str:
         """The window of one event, as the script `coalesce` takes it. Raises InvalidArgument."""
-        name = key_id(self._task, f"{lane}/{tenant or ''}", "" if self._by is None else self._by.render(args))
+        apart = f"{lane}/{tenant or ''}"
+        if self.items and (others := {name: args[name] for name in args if not self._merges(name)}):
+            apart += f"\n{codec.fingerprint(others)}"  # of all events but the first they would be lost
+        name = key_id(self._task, apart, "" if self._by is None else self._by.render(args))
         declared = self.declared
         return " ".join(
             (

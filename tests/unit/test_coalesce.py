@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -82,6 +83,20 @@ def test_events_of_other_lanes_tenants_and_names_have_other_windows() -> None:
     }
 
     assert len(words) == 12
+
+
+def test_optional_arguments_keep_events_apart() -> None:
+    """The job has those of its first event: of all others they would be lost without a word."""
+    declared = replace(COLLECT, items="events")
+    one = coalescer(declared, "user", "events", "urgent", required=("user", "events"))
+
+    def window(**more: Any) -> str:
+        return one.word({"user": 7, "events": [1], **more}, [1], lane="n", tenant=None, limit=1_000)
+
+    assert window() == "collect digest:n/:user:7 2000 10 always 1000 1"
+    assert len({window(), window(urgent=True), window(urgent=False), window(anything="else")}) == 4
+    assert window(urgent=True) == window(urgent=True)
+    assert all(len(window(urgent=value).split(" ")) == 7 for value in (True, "a b", "x\ny"))
 
 
 def test_what_would_be_lost_is_refused() -> None:
