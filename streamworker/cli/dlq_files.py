@@ -6,11 +6,14 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -129,7 +132,8 @@ def export(
     ids: JobIds = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters there are.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Write there; else to stdout.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Write there, all or nothing; else to stdout."),
     ] = None,
     app: AppName = None,
     redis_url: RedisUrl = None,
@@ -145,16 +149,12 @@ def export(
 
     async def write() -> int:
         count = 0
-        out = sys.stdout.buffer if file is None else file.open("wb")
-        try:
+        with _target(file) as out:
             async with open_queue(settings) as queue:
                 async for line in dlq.export(queue, await chosen.which(queue)):
                     out.write(line)
                     count += 1
             out.flush()
-        finally:
-            if file is not None:
-                out.close()
         return count
 
     try:
@@ -164,6 +164,31 @@ def export(
             raise
         raise CommandFailed(f"{file}: {error.strerror}") from None
     say(f"{counted(count, 'dead letter')} exported")
+
+
+@contextmanager
+def _target(file: Path | None) -> Iterator[BinaryIO]:
+    """Where an export goes. A file is replaced once all is written: what it had may be the only copy."""
+    if file is None:
+        yield sys.stdout.buffer
+        return
+    target = file.resolve()
+    if target.exists() and not target.is_file():  # a pipe, say
+        with target.open("wb") as out:
+            yield out
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        if target.exists():
+            shutil.copymode(target, part)
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def bring_back(

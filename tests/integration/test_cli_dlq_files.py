@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from streamworker.core.errors import ConnectionLost
 from streamworker.core.job import Envelope
+from streamworker.ops.dlq import portable
 from tests.integration.cli_desk import Desk
 from tests.integration.test_cli_dlq import at_a_terminal
 from tests.servers import BenchServer
@@ -161,6 +165,31 @@ def test_only_what_is_meant_is_exported(desk: Desk) -> None:
     lines = desk.call("dlq", "export", "--task", "b").stdout.splitlines()
 
     assert [json.loads(line)["id"] for line in lines] == [wanted]
+
+
+def test_a_file_is_replaced_by_a_whole_export_or_not_at_all(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.dead("a")
+    file, link = tmp_path / "letters.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(file)
+    file.write_text("what was exported before\n")
+    file.chmod(0o600)
+
+    desk.refused("dlq", "export", "--all", "-f", str(file), "--redis-url", "redis://127.0.0.1:1/0")
+    assert file.read_text() == "what was exported before\n"
+    with monkeypatch.context() as away:
+        away.setattr(portable, "_line", Mock(side_effect=[b"one\n", ConnectionLost("in the middle")]))
+        desk.dead("b")
+        desk.refused("dlq", "export", "--all", "--file", str(file))
+    assert file.read_text() == "what was exported before\n"
+    assert sorted(tmp_path.iterdir()) == [file, link]
+    desk.call("dlq", "export", "--all", "--file", str(link))
+
+    assert len(file.read_text().splitlines()) == 2
+    assert link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o600
+    desk.call("dlq", "export", "--all", "--file", os.devnull)
 
 
 def test_nobody_is_brought_back_beside_himself(desk: Desk, tmp_path: Path) -> None:
