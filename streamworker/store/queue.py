@@ -24,6 +24,9 @@ from streamworker.store.manifest import Declaration
 from streamworker.store.pressures import Pressures
 from streamworker.store.watching import Ended
 
+#: Seconds for the last look when the time of who waits for a result is over.
+LAST_LOOK = 0.5
+
 
 class Queue:
     """One namespace as seen from one event loop. Connects when first used, and again when need be."""
@@ -120,16 +123,28 @@ class Queue:
         return found
 
     async def wait(self, job_id: str, timeout: float | None) -> Ended:
-        """The outcome, when the job is over. Raises JobNotFound, or ResultTimeout after `timeout` seconds."""
+        """The outcome, when the job is over.
+
+        Raises JobNotFound, or after `timeout` seconds ResultTimeout, or ConnectionLost if Redis is away.
+        """
         try:
             async with asyncio.timeout(timeout):
                 ended = await self._awaiter.wait(job_id)
         except TimeoutError:
-            record = await self.record(job_id)
-            raise ResultTimeout(job_id, timeout or 0.0, record.status) from None
-        if isinstance(ended, bool):
-            raise JobNotFound(job_id)
-        return ended
+            pass
+        else:
+            if isinstance(ended, bool):
+                raise JobNotFound(job_id)
+            return ended
+        try:
+            async with asyncio.timeout(LAST_LOOK):
+                found = await self.outcome(job_id)  # the time may have been too short for the first look
+                status = found.status if found is not None else (await self.record(job_id)).status
+        except TimeoutError:
+            raise ConnectionLost(f"no answer from Redis about job {job_id} in time") from None
+        if found is None:
+            raise ResultTimeout(job_id, timeout or 0.0, status)
+        return found
 
     async def record(self, job_id: str) -> Record:
         """The job's record. Raises JobNotFound."""

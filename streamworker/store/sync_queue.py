@@ -130,9 +130,9 @@ class SyncQueue:
                 raise restoring()
             time.sleep(pause)
 
-    def record(self, job_id: str) -> Record:
-        """The job's record. Raises JobNotFound."""
-        raw = self.caller.command("GET", self.keys.job(job_id))
+    def record(self, job_id: str, *, until: float | None = None) -> Record:
+        """The job's record; `until`: monotonic, when patience ends at the latest. Raises JobNotFound."""
+        raw = self.caller.command("GET", self.keys.job(job_id), until=until)
         if raw is None:
             raise JobNotFound(job_id)
         return Record.parse(job_id, raw)
@@ -147,15 +147,16 @@ class SyncQueue:
         return bool(word != b"ALREADY")
 
     def wait(self, job_id: str, timeout: float | None) -> Ended:
-        """The outcome, when the job is over. Raises JobNotFound, or ResultTimeout after `timeout` seconds.
+        """The outcome, when the job is over.
 
+        Raises JobNotFound, or after `timeout` seconds ResultTimeout, or ConnectionLost if Redis is away.
         Looks again each time the blocking read ends, so that a wake-up that was lost costs one look more.
         """
         until = None if timeout is None else time.monotonic() + timeout
         register, failures = 1, 0
         while True:
             call = scripts.watch(clock="", job_id=job_id, wait=register)
-            found = watching.parse(self.caller.run(call))
+            found = watching.parse(self.caller.run(call, until=until))
             if isinstance(found, bool):
                 raise JobNotFound(job_id)
             if found is not None:
@@ -163,7 +164,7 @@ class SyncQueue:
             register = 0
             left = watching.BLOCK if until is None else min(watching.BLOCK, until - time.monotonic())
             if left <= 0:
-                raise ResultTimeout(job_id, timeout or 0.0, self.record(job_id).status)
+                raise ResultTimeout(job_id, timeout or 0.0, self.record(job_id, until=until).status)
             try:
                 # Redis takes 0 for "for ever".
                 self.caller.block("BLPOP", self.keys.done(job_id), f"{max(left, 0.001):.3f}")

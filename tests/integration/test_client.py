@@ -30,7 +30,9 @@ from streamworker import (
     Request,
     ResultTimeout,
     Status,
+    SyncClient,
 )
+from streamworker.core.ids import new_job_id
 from streamworker.store import lua
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
@@ -200,6 +202,31 @@ async def test_what_was_added_before_the_close_is_answered(
 
     assert (await under_way).disposition is Disposition.ACCEPTED
     assert observer.redis.xlen(observer.keys.stream("normal")) == 1
+
+
+async def test_a_result_that_is_there_comes_whatever_the_timeout(app: App) -> None:
+    async with serving(app):
+        job = await app.tasks["double"].enqueue(21)
+        assert await job.result(10) == 42
+
+        assert await job.result(0) == 42
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_timeout_holds_while_redis_is_away(namespace: str, blocking: bool) -> None:
+    """A web request that waits for 0.1 s is not kept for the ten that a call is tried again."""
+    job_id, url = new_job_id(now_ms=1_767_225_600_000, random=bytes(8)), "redis://127.0.0.1:1"
+    plain, took = SyncClient(url, app="client-tests", namespace=namespace), Stopwatch()
+    async with Client(url, app="client-tests", namespace=namespace) as client:
+        waiting = (
+            asyncio.to_thread(plain.result, job_id, timeout=0.1)
+            if blocking
+            else client.result(job_id, timeout=0.1)
+        )
+        with pytest.raises(ConnectionLost):
+            await waiting
+
+    assert took.seconds < 3
 
 
 async def test_who_waits_for_a_result_is_told_of_the_close(valkey: BenchServer, namespace: str) -> None:
