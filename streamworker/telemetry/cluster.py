@@ -24,10 +24,21 @@ class ClusterNumbers:
     def __init__(self, *, codes: Codes, expected: int | None) -> None:
         self._codes = codes
         self._expected = expected
-        #: The last look; None: another one looks, and this process has nothing to say.
-        self.snapshot: Snapshot | None = None
+        self._strays = _Strays()
+        self._snapshot: Snapshot | None = None
         #: How the outbox is; None: there is no Postgres, or it did not answer.
         self.outbox: Depth | None = None
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The last look; None: another one looks, and this process has nothing to say."""
+        return self._snapshot
+
+    @snapshot.setter
+    def snapshot(self, seen: Snapshot | None) -> None:
+        self._snapshot = seen
+        if seen is None:
+            self._strays = _Strays()
 
     def __call__(self, sheet: Sheet) -> None:
         """The numbers of the last look."""
@@ -85,13 +96,48 @@ class ClusterNumbers:
         admissions = _folded(seen.admissions, lambda key: (_label(key[0], seen.lanes), key[1], key[2]))
         for (lane, decision, reason), count in sorted(admissions.items()):
             sheet.put("queue_admissions", count, lane, decision, reason)
-        dead = _folded(seen.dead_lettered, lambda key: (_label(key[0], tasks), self._codes.label(key[1])))
+        labels = {key: (_label(key[0], tasks), self._codes.label(key[1])) for key in seen.dead_lettered}
+        strays = self._strays.grown(seen.dead_lettered, labels)
+        dead = _folded(seen.dead_lettered, labels.__getitem__)
         replayed = _folded(seen.replayed, lambda task: _label(task, tasks))
         for task in sorted({*tasks, *replayed, *(task for task, _ in dead)}):
             sheet.put("queue_replayed", replayed.get(task, 0), task)
-            codes = {code for name, code in dead if name == task}
-            for code in sorted({*codes, *self._codes.declared}):
+            codes = {code for name, code in dead if name == task} | {*self._codes.declared}
+            for code in sorted(codes - {OTHER}):
                 sheet.put("queue_dead_lettered", dead.get((task, code), 0), task, code)
+            sheet.put("queue_dead_lettered", strays.get(task, 0), task, OTHER)
+
+
+class _Strays:
+    """Dead letters whose codes have no label, by task: those since this process looks.
+
+    Which codes these are changes with what it has imported. A total would jump by thousands of old letters
+    when another process looks, or a module is loaded, and pass for a surge.
+    """
+
+    def __init__(self) -> None:
+        self._before: Mapping[tuple[str, str], int] | None = None
+        self._labels: Mapping[tuple[str, str], tuple[str, str]] = {}
+        self._grown: Counter[str] = Counter()
+
+    def grown(
+        self, counts: Mapping[tuple[str, str], int], labels: Mapping[tuple[str, str], tuple[str, str]]
+    ) -> Mapping[str, int]:
+        """How many came, by the task's label, with these counters by task and code and their labels."""
+        before, self._before = self._before, counts
+        known, self._labels = self._labels, labels
+        if before is None or before is counts:
+            return self._grown
+        more: Counter[str] = Counter()
+        for key, count in counts.items():
+            task, code = labels[key]
+            if code == OTHER:
+                more[task] += count - before.get(key, 0)
+        for key in before.keys() - counts.keys():  # folded into others, see lua/fold.lua
+            more[known[key][0]] -= before[key]
+        for task, count in more.items():
+            self._grown[task] += max(0, count)
+        return self._grown
 
 
 assert set(STATES.values()) | {"dead"} == set(BY_NAME["queue_jobs"].values["state"])
