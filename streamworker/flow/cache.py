@@ -39,6 +39,8 @@ log = logging.getLogger("streamworker")
 SPREAD = 0.1
 #: Seconds for which others leave the loading of a value to one: then the next may try.
 HOLD = 10.0
+#: Seconds for which a load that takes so long keeps its right to.
+HOLD_MOST = 120.0
 #: Seconds between two looks for what another one loads: the first, and the longest.
 LOOK_FIRST, LOOK_LAST = 0.01, 0.1
 #: Seconds for which a cache that did not answer is left alone.
@@ -211,12 +213,16 @@ class Cache:
         """The value, and whether others may be told it: not if it was made stale meanwhile."""
         self.told(answer.result)
         entry, kept = b"", None
+        holding = None
+        if answer.token is not None:
+            holding = asyncio.get_running_loop().create_task(self._hold(home, key))
         try:
             body = _encoded(await _loaded(load))
             if len(body) <= MAX_BYTES:
                 entry = b"%d %08x\n%b" % (version, _checksum(key, body), body)
         finally:
-            if answer.token is not None:
+            if answer.token is not None and holding is not None:
+                holding.cancel()
                 ttl_ms = max(1, round(seconds * 1000 * random.uniform(1 - SPREAD, 1)))
                 with anyio.move_on_after(self.patience, shield=True):  # also if the reader is cancelled (R20)
                     kept = await self._run(
@@ -230,6 +236,14 @@ class Cache:
                         ),
                     )
         return body, not entry or kept != b"STALE"
+
+    async def _hold(self, home: _Home, key: str) -> None:
+        """Keep the right to load while the load takes; one that was taken away does not come back by it."""
+        assert self._keys is not None
+        name, until = self._keys.loading(key_of(key)), time.monotonic() + HOLD_MOST
+        while time.monotonic() < until:
+            await asyncio.sleep(HOLD / 3)
+            await self._guard(home, lambda: home.caller.command("PEXPIRE", name, round(HOLD * 1000)))
 
     async def _ask(self, home: _Home, key: str, version: int | None) -> _Answer:
         """What the cache says; `version` None: the right to load, in any case."""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamworker import App, Cache, Context, InvalidArgument
+from streamworker.flow import cache as cache_module
 from streamworker.flow.locks import key_of
 from streamworker.store.keys import Keys
 from tests.integration.serving import serving
@@ -168,6 +169,20 @@ async def test_who_reads_after_an_invalidation_is_not_told_what_was_read_before_
     source.goes_on.set()
 
     assert (await early, await late) == (1, 2)
+
+
+async def test_a_slow_load_is_kept_too(app: App, other: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right to load outlives its time while its holder loads: what is slow is what has to be kept."""
+    monkeypatch.setattr(cache_module, "HOLD", 0.15)
+    source = Source()
+    source.goes_on.clear()
+    reading = [asyncio.create_task(app.cache.get("k", source.load)) for _ in range(5)]
+    await asyncio.sleep(0.4)
+    source.goes_on.set()
+
+    assert [await each for each in reading] == [1] * 5
+    assert await other.cache.get("k", source.load) == 1
+    assert source.loads == 1
 
 
 async def test_an_entry_of_an_older_version_will_not_do(app: App) -> None:
