@@ -328,11 +328,12 @@ class App:
         return found
 
     def bounds(self) -> dict[str, str]:
-        """How the backlog is drained, what the lanes take, and their slots, as the scripts read them."""
+        """The drain and target of the backlog, what the lanes take, and their slots, as others read them."""
         slots = {f"slots:{name}": f"{lane.reserved},{lane.weight}" for name, lane in self.lanes.items()}
         return {
             **slots,
             "drain": admission.drain_figures(self.backlog),
+            "backlog_target": admission.target_ms(self.backlog),
             "admission": admission.rules(self.lanes, self.backlog),
         }
 

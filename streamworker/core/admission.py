@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from streamworker.core import durations
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.lane import BACKLOG, Lane
 from streamworker.core.limits import rate_figures
@@ -39,6 +40,11 @@ def check_lane(name: str, lane: Lane) -> None:
 def drain_figures(lane: Lane) -> str:
     """`tokens,period_ms,burst` of the drain. Raises ConfigurationError."""
     return rate_figures(lane.drain or DEFAULT_DRAIN, lane.burst, what=f"lane {BACKLOG!r}: drain")
+
+
+def target_ms(lane: Lane) -> str:
+    """The age that a job of the backlog should not pass, in ms; '' for none. Raises DurationError."""
+    return "" if lane.target is None else str(durations.to_ms(durations.parse(lane.target), what="target"))
 
 
 def high_water(lane: Lane) -> int:

@@ -102,7 +102,9 @@ async def take(caller: Caller, keys: Keys) -> Snapshot:
         )
     deferred = await overload.backlog(caller, keys)
     oldest = max((age for _, age in deferred.values() if age is not None), default=None)
-    lanes[BACKLOG] = LaneLook(_seconds(oldest), None, None, Pressure.OK, f"lane:{BACKLOG}" in paused)
+    meant = settings.get("declared:backlog_target", "")  # no worker serves it, so it is not among the lanes
+    target = int(meant) / 1000 if meant.isdecimal() else None
+    lanes[BACKLOG] = LaneLook(_seconds(oldest), None, target, Pressure.OK, f"lane:{BACKLOG}" in paused)
     mirrored = settings.get("mirror", "off") != "off"
     return Snapshot(
         at=now / 1000,

@@ -30,7 +30,7 @@ def shop(server: BenchServer, namespace: str) -> App:
     app = App(
         namespace,
         redis_url=server.url,
-        lanes={"normal": Lane(target="30s"), "bulk": Lane()},
+        lanes={"normal": Lane(target="30s"), "bulk": Lane(), "backlog": Lane(target="15m")},
         lease="2s",
     )
 
@@ -98,6 +98,7 @@ async def test_a_look_sees_what_workers_published_and_did(
         assert seen.gates == {"entity:order:", "rate:task:pack", "concurrency:tenant:"}
         assert set(seen.lanes) == {"normal", "bulk", "backlog"}
         assert (seen.lanes["normal"].target, seen.lanes["bulk"].target) == (30, None)
+        assert seen.lanes["backlog"].target == 900
         assert seen.lanes["normal"].pressure is Pressure.OK
         assert counted(seen) == {("normal", "refuse", "dead"): 2}
         assert seen.dead_lettered == {("refuse", "refused"): 2}
