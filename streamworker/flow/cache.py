@@ -16,6 +16,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -254,7 +255,12 @@ class Cache:
             token=token,
             hold_ms=round(HOLD * 1000),
         )
-        reply = await self._run(home, call)
+        asked, reply = time.monotonic() >= home.rests_until, None
+        try:
+            reply = await self._run(home, call)
+        finally:
+            if reply is None and asked:
+                self._renounce(home, key, token)
         if reply is None:
             return _Answer(CacheResult.ERROR)
         if reply[0] == b"WAIT":
@@ -269,6 +275,13 @@ class Cache:
             taken = await self._ask(home, key, None)
             return _Answer(CacheResult.CORRUPT, token=taken.token)
         return _Answer(CacheResult.MISS, token=token)
+
+    def _renounce(self, home: _Home, key: str, token: str) -> None:
+        """Nobody heard the answer, which may be the right to load: give it back, and do not wait for word."""
+        call = scripts.cache_keep(name=key_of(key), version=0, token=token, ttl_ms=1, entry=b"")
+        with suppress(StreamworkerError):
+            sent = home.caller.link.send_script(call.script, home.caller.tag, *call.argv)
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _run(self, home: _Home, call: scripts.Call) -> Any:
         return await self._guard(home, lambda: home.caller.run(call))

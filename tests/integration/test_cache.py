@@ -14,6 +14,7 @@ import pytest
 from streamworker import App, Cache, Context, InvalidArgument
 from streamworker.flow import cache as cache_module
 from streamworker.flow.locks import key_of
+from streamworker.store import scripts
 from streamworker.store.keys import Keys
 from tests.integration.serving import serving
 from tests.servers import BenchServer, ServerFactory, async_client
@@ -183,6 +184,29 @@ async def test_a_slow_load_is_kept_too(app: App, other: App, monkeypatch: pytest
     assert [await each for each in reading] == [1] * 5
     assert await other.cache.get("k", source.load) == 1
     assert source.loads == 1
+
+
+async def test_a_reader_that_goes_before_it_loads_holds_up_no_other(
+    app: App, other: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its question is answered all the same, and the right to load would be nobody's for ten seconds."""
+    await app.cache.get("else", Source().load)  # connected, and the scripts are known
+    caller = app.cache._home().caller
+    run, answered = caller.run, asyncio.Event()
+
+    async def late(call: scripts.Call) -> Any:
+        await run(call)
+        answered.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(caller, "run", late)
+    reading = asyncio.create_task(app.cache.get("k", Source().load))
+    await answered.wait()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+
+    async with asyncio.timeout(2):
+        assert await other.cache.get("k", Source().load) == 1
 
 
 async def test_an_entry_of_an_older_version_will_not_do(app: App) -> None:
