@@ -122,7 +122,7 @@ class Router:
             route if route.name else replace(route, name=f"route-{place}")
             for place, route in enumerate(routes, 1)
         )
-        self.sla = {name: frozenset(tenants) for name, tenants in (sla or {}).items()}
+        self.sla = {name: _tenants(name, tenants) for name, tenants in (sla or {}).items()}
         self._class_of = {tenant: name for name, tenants in self.sla.items() for tenant in tenants}
         self._rules = [_Rule(route) for route in self.routes]
         self._picky = any(lane.accept is not None for lane in lanes.values())
@@ -285,6 +285,17 @@ def check_rule_name(what: str, name: object) -> str:
             f"{what} {name!r}: use 1 to 32 characters of a-z, 0-9, '_', '.' and '-', a letter or digit first"
         )
     return name
+
+
+def _tenants(sla: str, tenants: object) -> frozenset[str]:
+    """Those of a class. Raises ConfigurationError; of a text, each letter would be one."""
+    if (
+        isinstance(tenants, str)
+        or not isinstance(tenants, Collection)
+        or not all(isinstance(tenant, str) for tenant in tenants)
+    ):
+        raise ConfigurationError(f'sla= has lists of tenants, such as {{"{sla}": ["acme"]}}, not {tenants!r}')
+    return frozenset(tenants)
 
 
 def _names(names: Names) -> list[str]:

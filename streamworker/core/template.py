@@ -102,7 +102,10 @@ class KeyTemplate:
         value = args[field]
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise InvalidArgument(what, field, f"is a {type(value).__name__}; it takes str or int")
-        text = str(value)
+        try:
+            text = str(value)
+        except ValueError:  # Python writes no int of more than 4300 digits
+            raise InvalidArgument(what, field, "is an integer beyond 64 bits") from None
         if not text:
             raise InvalidArgument(what, field, "is empty: jobs that have nothing in common would share a key")
         return _escape(text, self.escaped)

@@ -224,10 +224,11 @@ def test_a_rule_that_cannot_work_is_refused(options: dict[str, Any], named: str)
         ([Route("bulk", name="x"), Route("normal", name="x")], {}, "same name"),
         ([Route("bulk"), Route("normal", name="route-1")], {}, "same name"),
         ([], {"gold": ["acme"], "silver": ["acme"]}, "two classes"),
+        ([], {"gold": "acme"}, "lists of tenants"),
+        ([], {"gold": [7]}, "lists of tenants"),
+        ([], {"gold": None}, "lists of tenants"),
     ],
 )
-def test_rules_that_do_not_fit_together_are_refused(
-    routes: list[Route], sla: dict[str, list[str]], named: str
-) -> None:
+def test_rules_that_do_not_fit_together_are_refused(routes: list[Route], sla: Any, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Router(LANES, "normal", routes=routes, sla=sla)

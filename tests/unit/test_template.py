@@ -85,7 +85,9 @@ def test_a_constant_template_of_a_task_without_arguments_is_refused_too() -> Non
         KeyTemplate.parse("once", [])
 
 
-@pytest.mark.parametrize("value", [True, 1.0, None, [1], {"a": 1}, b"x", ""])
+@pytest.mark.parametrize(
+    "value", [True, 1.0, None, [1], {"a": 1}, b"x", "", pytest.param(10**5000, id="huge")]
+)
 def test_a_value_without_a_stable_text_is_refused_with_its_field(value: object) -> None:
     template = KeyTemplate.parse("s:{version}", ["version"], what="entity template")
 
