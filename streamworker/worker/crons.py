@@ -107,8 +107,9 @@ class Crons:
             return
         if self._now() - turn.tick > LATE_WITHIN_MS:  # an outage, or this process was asleep
             turn.tick = turn.cron.following(turn.tick - 1, now_ms=self._now())
+        tick = turn.tick
         try:
-            verdict, _ = await self._ask(turn.cron, turn.tick)
+            verdict, _ = await self._ask(turn.cron, tick)
         except Exception:
             turn.stand_back_ms = self._now() - turn.tick + AGAIN_AFTER_MS
             raise
@@ -117,7 +118,7 @@ class Crons:
         turn.stand_back_ms = 0 if verdict in ("OK", "SKIPPED") else random.randint(*STAND_BACK_MS)
         if verdict == "SKIPPED":
             log.info("cron %s: an earlier job is open, so this tick is skipped", turn.cron.name)
-        turn.tick = turn.cron.following(turn.tick, now_ms=self._now())
+        turn.tick = turn.cron.following(tick, now_ms=self._now())
 
     async def _ask(self, cron: Cron, tick: int | None) -> tuple[str, int]:
         """Run one tick, or only note the cron: (verdict, last tick that counted or was noted)."""
@@ -154,6 +155,9 @@ class Crons:
         return self._ahead + int(time.monotonic() * 1000)
 
     def _set_clock(self, redis_ms: int) -> None:
+        if self._asked_at and self._now() - redis_ms > LATE_WITHIN_MS:  # put back: another server's, say
+            for turn in self._turns:
+                turn.tick = min(turn.tick, turn.cron.schedule.next_after(redis_ms))
         self._asked_at = time.monotonic()
         self._ahead = redis_ms - int(self._asked_at * 1000)
 

@@ -63,3 +63,16 @@ async def test_a_cron_that_cannot_be_asked_for_holds_up_no_other(
         await running
 
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_clock_that_is_put_back_stops_no_cron() -> None:
+    """As when the address leads to another server: workers that are up go by its clock, as new ones do."""
+    crons, declared = crons_of("a")
+    crons._turns = [turns._Turn(cron, TICK + 3_600_000, 0) for cron in declared.values()]
+
+    crons._set_clock(TICK + 3_599_500)
+    crons._set_clock(TICK + 3_599_400)
+    assert {turn.tick for turn in crons._turns} == {TICK + 3_600_000}, "some ms are the way of a reply"
+
+    crons._set_clock(TICK)
+    assert {turn.tick for turn in crons._turns} == {TICK + 1_000}
