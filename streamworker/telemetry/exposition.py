@@ -138,7 +138,7 @@ def merge(texts: Mapping[str, str]) -> str:
     samples: dict[str, list[str]] = {}
     for proc, text in texts.items():
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # a label may have what `splitlines` takes for an end as well
             if line.startswith("#"):
                 _, kind, family, *_ = line.split(" ", 3)
                 heads.setdefault(family, {}).setdefault(kind, line)

@@ -444,6 +444,18 @@ def test_texts_of_several_processes_become_one(metrics: Metrics) -> None:
     assert [sample.labels for sample in own] == [{"proc": "1"}, {"proc": "2"}]
 
 
+@pytest.mark.parametrize("apart", ["\u2028", "\x85", "\x0b", "\x1c", "\r", "\n", '"', "\\"])
+def test_what_some_take_for_the_end_of_a_line_survives_the_merge(apart: str) -> None:
+    limiter = f"rate:user{apart}:"
+    metrics = Metrics(tasks=["t"], lanes=["normal"], slots={"normal": (1, 0)}, gates=[limiter])
+    text = Page({Scope.WORKER: WorkerNumbers(metrics, "1")}).text()
+
+    found = {family.name: family for family in text_string_to_metric_families(merge({"1": text}))}
+
+    labels = {one.labels["limiter"] for one in found["streamworker_limiter_decisions"].samples}
+    assert labels == {limiter.rstrip(":")}
+
+
 def test_braces_and_spaces_in_a_label_survive_the_merge() -> None:
     text = '# HELP m_total x\n# TYPE m_total counter\nm_total{task="a {b} c"} 1.0\nm_total{} 2.0\n'
 
