@@ -98,8 +98,10 @@ class DependencyCall:
         if self._scope.cancelled_caught:
             self._count(Result.TIMEOUT)
             raise DependencyTimeout(self.name, self._limits.seconds, phase="total")
-        if self._scope.cancel_called and isinstance(error, Exception):
-            self._count(Result.TIMEOUT)  # a library made something of its own out of the cancellation
+        if self._scope.cancel_called and (error is None or isinstance(error, Exception)):
+            self._count(
+                Result.TIMEOUT
+            )  # a library made something of its own out of the cancellation, or nothing
         else:
             self._judge(error)
 

@@ -176,6 +176,20 @@ async def test_an_error_that_a_library_made_of_the_interruption_counts_as_a_time
     assert desk.told == [("carrier", Result.TIMEOUT)]
 
 
+async def test_an_interruption_that_a_library_swallows_counts_as_a_time_out() -> None:
+    """A fallback instead of the answer says nothing good of the dependency: its breaker would stay closed."""
+    desk = Desk(timeout=0.01, connect_timeout=0.01)
+
+    async with desk.call():
+        try:
+            await asyncio.Event().wait()
+        except BaseException:
+            fallback = True
+
+    assert fallback
+    assert desk.told == [("carrier", Result.TIMEOUT)]
+
+
 async def test_a_handler_that_is_cancelled_from_outside_counts_nothing() -> None:
     """A shutdown says nothing of the dependency."""
     desk = Desk()
