@@ -99,9 +99,7 @@ class DependencyCall:
             self._count(Result.TIMEOUT)
             raise DependencyTimeout(self.name, self._limits.seconds, phase="total")
         if self._scope.cancel_called and (error is None or isinstance(error, Exception)):
-            self._count(
-                Result.TIMEOUT
-            )  # a library made something of its own out of the cancellation, or nothing
+            self._count(Result.TIMEOUT)  # a library made something of its own of it, or nothing
         else:
             self._judge(error)
 
