@@ -17,6 +17,8 @@ from streamworker.store.scripts import Call
 #: Connections of one process for calls that Redis answers at once. More threads than that wait their turn
 #: instead of being refused (R24): a call takes well under a millisecond.
 LINKS = 16
+#: Seconds for which a thread waits for its turn at least.
+SHORTEST_TURN = 0.5
 #: Idle connections kept for those who wait for results. In use there is one for each waiting thread.
 IDLE_WAITERS = 4
 
@@ -32,14 +34,18 @@ class LinkPool:
         self._closed = False
 
     @contextmanager
-    def link(self) -> Iterator[SyncLink]:
+    def link(self, until: float | None = None) -> Iterator[SyncLink]:
         """A connected link for this block. Raises ConnectionLost or ServerUnsuitable before the block.
+
+        `until`: monotonic; who has no turn by then, and for SHORTEST_TURN at least, gets ConnectionLost.
 
         A link whose call was broken off by any exception is thrown away: a reply that comes late would be
         taken for that of the next call. An error reply leaves it usable, unless it is the wrong server's.
         """
         if self._free is not None:
-            self._free.acquire()
+            left = None if until is None else max(SHORTEST_TURN, until - time.monotonic())
+            if not self._free.acquire(timeout=left):
+                raise ConnectionLost("all connections of the process are in use, and Redis does not answer")
         try:
             link = self._take()
             try:
@@ -159,7 +165,7 @@ class SyncCaller:
         attempt = 0
         while True:
             try:
-                with self._of_process()[0].link() as link:
+                with self._of_process()[0].link(until) as link:
                     return send(link)
             except (ConnectionLost, ReplyError) as error:
                 attempt += 1

@@ -33,7 +33,7 @@ from streamworker import (
     SyncClient,
 )
 from streamworker.store import lua
-from streamworker.store.sync_links import LINKS
+from streamworker.store.sync_links import LINKS, SyncCaller
 from tests.integration.history import Observer
 from tests.integration.serving import ThreadWorker
 from tests.proxy import Proxy
@@ -437,3 +437,20 @@ def test_the_pages_wsgi_application_enqueues(
     assert status == 202
     assert again == (202, job_id), "the key makes a second click the same job"
     assert observer.record(job_id.strip()).task == "update_shipment"
+
+
+def test_a_thread_waits_for_a_connection_as_long_as_its_patience() -> None:
+    """While Redis does not answer, those before it hold all of them for as long as they are patient."""
+    caller = SyncCaller("redis://127.0.0.1:1", "{t:0}", patience=0.1)
+    free = caller._of_process()[0]._free
+    assert free is not None
+    for _ in range(LINKS):
+        free.acquire()
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(caller.command, "PING")
+        try:
+            with pytest.raises(ConnectionLost, match="in use"):
+                waiting.result(timeout=3)
+        finally:
+            free.release(LINKS)
