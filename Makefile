@@ -147,7 +147,7 @@ soak-effects: venv
 
 soak-properties: export STREAMWORKER_PROPERTIES := others
 soak-properties: venv
-	$(PY) -m pytest -n 2 --timeout 1800 -m hypothesis $(ARGS)
+	$(PY) -m pytest -n 2 --timeout 1800 -m hypothesis tests/ $(ARGS)
 
 soak-simulation: venv
 	$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
