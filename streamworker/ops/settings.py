@@ -8,6 +8,7 @@ from typing import Any
 
 from streamworker.core import durations
 from streamworker.core.durations import Duration
+from streamworker.core.errors import StreamworkerError
 from streamworker.core.gates import breaker_of
 from streamworker.core.overrides import RetryOverride
 from streamworker.core.slots import SlotsOverride
@@ -16,6 +17,9 @@ from streamworker.ops.history import iso
 from streamworker.store.depths import now_ms
 from streamworker.store.events import pairs
 from streamworker.store.queue import Queue
+
+#: How often a change is tried over what others change at the same time.
+TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +114,37 @@ async def adjust(
     """Change a part of what is set. `value_over` makes the value from the one that stands, None for none.
 
     What stands for a time stays no longer for it: without `duration` what holds for good is changed, and what
-    lies over it too, for the rest of its time. In one step.
+    lies over it too, for the rest of its time. In one step, and not over what somebody else changed
+    meanwhile: then it is done again by what stands now. Raises StreamworkerError when that never ends.
     """
+    for _ in range(TRIES):
+        latest = next((one.id for one in await changes(queue) if (one.topic, one.name) == (topic, name)), 0)
+        values = await _adjusted(queue, topic, name, value_over, duration)
+        expected = ("expect", f"{topic} {name}", str(latest), "0")
+        rows = [(topic, name, value, reason) for value in values]
+        if await tune.send(queue, actor, [expected, *rows]) != ["CHANGED"]:
+            return
+    raise StreamworkerError(f"{topic} {name} is changed all the time; see: streamworker settings --changes")
+
+
+async def _adjusted(
+    queue: Queue,
+    topic: str,
+    name: str,
+    value_over: Callable[[str | None], str],
+    duration: Duration | None,
+) -> list[str]:
+    """What to set, one after the other."""
     top = (await by_name(queue, topic)).get((topic, name))
     if duration is not None:
-        values = [tune.timed(value_over(None if top is None else top.value), duration)]
-    else:
-        over = top if top is not None and top.until is not None else None
-        below = top if over is None else over.below
-        values = [value_over(None if below is None else below.value)]
-        left = 0 if over is None else (over.until or 0) - await now_ms(queue.caller.command)
-        if over is not None and left > 0:
-            values.append(f"{value_over(over.value)};for={left}")
-    await tune.send(queue, actor, [(topic, name, value, reason) for value in values])
+        return [tune.timed(value_over(None if top is None else top.value), duration)]
+    over = top if top is not None and top.until is not None else None
+    below = top if over is None else over.below
+    values = [value_over(None if below is None else below.value)]
+    left = 0 if over is None else (over.until or 0) - await now_ms(queue.caller.command)
+    if over is not None and left > 0:
+        values.append(f"{value_over(over.value)};for={left}")
+    return values
 
 
 async def settings(queue: Queue) -> list[Setting]:

@@ -11,7 +11,7 @@ import pytest
 
 from streamworker.core.breaker import Breaker
 from streamworker.core.gates import breaker_of
-from streamworker.ops import tune
+from streamworker.ops import retries, tune
 from streamworker.settings import read
 from streamworker.store import scripts
 from streamworker.store.manifest import Declaration
@@ -164,6 +164,23 @@ def test_retries_are_calmed_and_codes_stopped_and_all_of_it_taken_back(desk: Des
     assert [row["task"] for row in desk.json("retries")] == ["*", "mail"]
     assert desk.json("retries", "mail", "--reset") == {"task": "mail", "set": None}
     assert "nothing is set" in desk.refused("retries", "mail", "--reset")
+
+
+def test_changes_beside_each_other_at_once_are_all_kept(desk: Desk) -> None:
+    async def together() -> None:
+        queue = Queue(read(desk.namespace, redis_url=desk.url, namespace=desk.namespace))
+        try:
+            await asyncio.gather(
+                retries.set_retries(queue, "mail", multiply=3, actor="ana@host"),
+                retries.set_retries(queue, "mail", jitter=0.5, actor="bo@host"),
+                retries.set_retries(queue, "mail", stop=["gone"], actor="cy@host"),
+            )
+        finally:
+            await queue.close()
+
+    asyncio.run(together())
+
+    assert rows(desk)["retries mail"]["value"] == "back-off times 3; jitter 0.5; no retry of gone"
 
 
 def nearly(one: str, other: str) -> bool:

@@ -31,8 +31,10 @@ MUTATIONS = [
              "  if one and one.till == till and one.value == (plain or value) then return 'OK', false end\n",
              "", test_settings.test_what_is_set_already_is_no_change),
     # --- changes
-    Mutation(TUNE, "  if undone == undoes then return { 'DONE' } end\n", "",
+    Mutation(TUNE, "  if undoes ~= '0' and undone == undoes then return { 'DONE' } end\n", "",
              test_settings.test_an_expected_change_is_taken_back_once),
+    Mutation(TUNE, "undoes ~= '0' and ", "",
+             test_settings.test_what_expects_a_change_and_takes_none_back_is_an_ordinary_one),
     Mutation(TUNE, "  if id ~= ARGV[6] then return { 'CHANGED' } end\n", "",
              test_settings.test_an_expected_change_that_is_not_the_last_stops_all),
     Mutation(TUNE, "    if of == what then return id, undoes end", "    return id, undoes",

@@ -178,6 +178,18 @@ def test_an_expected_change_that_is_not_the_last_stops_all(shard: Shard) -> None
     assert shard.look().without_times() == before
 
 
+def test_what_expects_a_change_and_takes_none_back_is_an_ordinary_one(shard: Shard) -> None:
+    shard.tune("limit", LIMIT, "5", "one")
+
+    assert tune(shard, "expect", f"limit {LIMIT}", "1", "0", "limit", LIMIT, "6", "two") == ["OK"]
+    assert tune(shard, "expect", f"limit {LIMIT}", "1", "0", "limit", LIMIT, "7", "late") == ["CHANGED"]
+    assert tune(shard, "expect", "limit rate:task:other", "0", "0", "limit", "rate:task:other", "7", "x") == [
+        "OK"
+    ]
+
+    assert field(shard, f"limit:{LIMIT}") == "6"
+
+
 def test_an_expected_change_is_taken_back_once(shard: Shard) -> None:
     shard.tune("limit", LIMIT, "5", "one")
     shard.tune("pause", "tenant:acme", "", "something else")
