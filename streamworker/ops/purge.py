@@ -231,7 +231,8 @@ async def _stream(queue: Queue, stream: str) -> AsyncIterator[list[str]]:
         return
     start, end = "-", last[0][0].decode()
     while page := await command("XRANGE", stream, start, end, "COUNT", PAGE):
-        yield [pairs(fields)[b"id"].decode() for _, fields in page]
+        named = (pairs(fields).get(b"id") for _, fields in page)  # None: somebody else wrote it
+        yield [job_id.decode("utf-8", "replace") for job_id in named if job_id is not None]
         if len(page) < PAGE:
             return
         start = f"({page[-1][0].decode()}"

@@ -58,7 +58,7 @@ async def _head_of(command: Command, keys: Keys, lane: str, kind: str) -> int | 
 async def _first_of(command: Command, keys: Keys, lane: str, kind: str, start: str) -> int | None:
     """When the first job of a stream from there on was enqueued."""
     for entry, fields in await command("XRANGE", keys.stream(lane, kind), start, "+", "COUNT", HEADS):
-        job_id = pairs(fields)[b"id"].decode()
+        job_id = pairs(fields).get(b"id", b"").decode("utf-8", "replace")  # b"": somebody else wrote it
         raw = await command("GET", keys.job(job_id))
         try:
             record = None if raw is None else Record.parse(job_id, raw)

@@ -158,6 +158,20 @@ def test_a_letter_of_a_record_that_could_not_be_read_comes_back_whole(desk: Desk
         assert Envelope.decode(desk.claim()[0].envelope).task == "pay"
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [{b"foo": b"bar"}, {b"\xff": b"\xff"}, {b"attempt": b"two", b"at": b"-"}, {b"dead_at": b"9" * 18}],
+    ids=["other names", "no text", "no numbers", "after the year 9999"],
+)
+def test_an_entry_that_somebody_else_wrote_hides_no_letter(desk: Desk, strange: dict[bytes, bytes]) -> None:
+    job_id = desk.dead("pay")
+    desk.redis.xadd(desk.keys.dlq, strange)
+
+    assert desk.json("dlq", "list")["items"][-1]["id"] == job_id
+    assert [cause["task"] for cause in desk.json("dlq", "causes")["causes"]] == ["", "pay"]
+    assert desk.json("dlq", "replay", "--task", "pay", "--yes")["replayed"] == 1
+
+
 def test_only_what_is_meant_is_exported(desk: Desk) -> None:
     desk.dead("a")
     wanted = desk.dead("b")

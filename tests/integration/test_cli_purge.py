@@ -75,6 +75,15 @@ def test_nothing_to_purge_is_no_error(desk: Desk) -> None:
     assert desk.call("purge", "normal").stdout == "0 purged\n"
 
 
+def test_an_entry_that_somebody_else_wrote_is_no_job(desk: Desk) -> None:
+    desk.redis.xadd(desk.keys.stream("normal", "a"), {"foo": "bar"})
+    fill(desk, 3)
+
+    (lane,) = [row for row in desk.json("lanes") if row["lane"] == "normal"]
+    assert lane["oldest_age_seconds"] is not None
+    assert desk.json("purge", "normal", "--count", "3")["purged"] == 3
+
+
 def test_the_oldest_go_first(desk: Desk) -> None:
     fill(desk, 20)
 

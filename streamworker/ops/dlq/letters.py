@@ -17,6 +17,10 @@ from streamworker.store.queue import Queue
 PAGE = 50
 
 
+#: Digits of a number at most, and the last moment that can be written, in ms since the epoch.
+MAX_DIGITS, LATEST = 15, 253_402_300_799_999
+
+
 class DeadLetterNotFound(StreamworkerError):
     """The job has no dead letter: it was replayed or discarded, it did not fail, or it never was."""
 
@@ -63,8 +67,8 @@ class DeadLetter:
 
     @classmethod
     def parse(cls, letter: bytes, flat: list[bytes]) -> DeadLetter:
-        """From one entry of XRANGE."""
-        raw = {name.decode(): value for name, value in pairs(flat).items()}
+        """From one entry of XRANGE. One that somebody else wrote is read as well, and hides no other."""
+        raw = {name.decode("utf-8", "replace"): value for name, value in pairs(flat).items()}
         if not raw.get("task"):  # its record could not be read
             raw["task"] = task_of(raw.get("env", b"")).encode()
 
@@ -72,7 +76,8 @@ class DeadLetter:
             return raw.get(name, b"").decode("utf-8", "replace")
 
         def number(name: str) -> int:
-            return int(raw.get(name) or 0)
+            value = raw.get(name, b"")
+            return min(int(value), LATEST) if value.isdigit() and len(value) <= MAX_DIGITS else 0
 
         return cls(
             letter.decode(),

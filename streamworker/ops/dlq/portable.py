@@ -19,7 +19,7 @@ from streamworker.core.lane import check_lane_name
 from streamworker.core.states import ErrorClass
 from streamworker.core.template import check_task_name, check_tenant
 from streamworker.ops.dlq.filters import Filters
-from streamworker.ops.dlq.letters import DeadLetter, entries, task_of
+from streamworker.ops.dlq.letters import LATEST, MAX_DIGITS, DeadLetter, entries, task_of
 from streamworker.ops.dlq.moves import Which, batches
 from streamworker.store import scripts
 from streamworker.store.connection import Argument
@@ -32,7 +32,7 @@ FORMAT = "streamworker.dead-letter.1"
 _NUMBERS = ("attempt", "starts", "strikes", "epoch", "version")
 _MOMENTS = ("at", "dead_at")
 #: Scripts count no further than to 2^53, and nobody can write a moment after the year 9999.
-_LARGEST, _LATEST = 10**15 - 1, 253_402_300_799_999
+_LARGEST = 10**MAX_DIGITS - 1
 _LINE, _WORD = re.compile(rb"[^\n]*"), re.compile(rb"\S*")
 _WHOLE = re.compile(rb"0|[1-9][0-9]{0,14}")
 _FIELDS = (
@@ -116,7 +116,7 @@ def _check(fields: dict[str, bytes]) -> None:
         if not _WHOLE.fullmatch(fields.get(name, b"0")):
             raise ValueError(f"{name} is no whole number from 0 to {_LARGEST}")
     for name in _MOMENTS:
-        if int(fields.get(name, b"0")) > _LATEST:
+        if int(fields.get(name, b"0")) > LATEST:
             raise ValueError(f"{name} is after the year 9999")
     for name in ("kw", "ms"):
         if fields.get(name) and not _WHOLE.fullmatch(fields[name]):

@@ -52,7 +52,8 @@ async def _newest(queue: Queue, drain: Drain) -> Counter[str]:
         page = await queue.caller.command(
             "XREVRANGE", queue.keys.stream(lane, "b"), "+", "-", "COUNT", SAMPLE
         )
-        records = await _records(queue, [pairs(flat)[b"id"].decode() for _, flat in page])
+        named = (pairs(flat).get(b"id", b"") for _, flat in page)
+        records = await _records(queue, [job_id.decode("utf-8", "replace") for job_id in named])
         found.update(record.text("tn") or "" for record in records)
     return found
 
