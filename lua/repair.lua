@@ -1,7 +1,7 @@
 -- repair: looks up the place of open records, for what no stream, schedule or holder has any more (D3, D8).
 --
 -- A waiting job that is nowhere is made ready from its envelope, or scheduled again if its time has not come;
--- without an envelope it ends `entry_deleted`. A claim whose lease ran out and whose entry is gone is named, to be decided like a recovery.
+-- without an envelope it ends `entry_deleted`. What is left of a job that is over gets its end. A claim whose lease ran out and whose entry is gone is named, to be decided like a recovery.
 -- Replies  { number put right, { candidate, ... } }
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
@@ -39,11 +39,14 @@ end
 
 for i = 4, #ARGV do
   local rec = load(ARGV[i])
-  if rec and not rec.bad and HELD[rec.status] then
+  if not rec then
+    local body = BODY .. ARGV[i]
+    if redis.call('PTTL', body) == -1 then redis.call('PEXPIRE', body, retention_ms) end   -- of a job long over
+  elseif not rec.bad and HELD[rec.status] then
     if tonumber(rec.lease) <= now and not held_back and not entry_stands(rec) then
       found[#found + 1] = candidate(rec)
     end
-  elseif rec and not rec.bad and not WAITING[rec.status] then
+  elseif not rec.bad and not WAITING[rec.status] then
     local left_open = key_left_open(rec)
     if left_open then release_key(rec, rec.status) end
     if left_open or redis.call('PTTL', JOB .. rec.id) == -1 or redis.call('PTTL', BODY .. rec.id) == -1 then
@@ -51,10 +54,10 @@ for i = 4, #ARGV do
       effect(rec)
       rec.retire = true
     end
-  elseif rec and not rec.bad and rec.was == 'turned:' and entry_stands(rec) then
+  elseif not rec.bad and rec.was == 'turned:' and entry_stands(rec) then
     open_turnstile().recount(rec.la, rec.tn)
     touch(rec)
-  elseif rec and not rec.bad and WAITING[rec.status] and not entry_stands(rec)
+  elseif not rec.bad and WAITING[rec.status] and not entry_stands(rec)
     and not waits_at_gate(rec)
     and not redis.call('ZSCORE', SCHEDULE, rec.id) then
     mended = mended + 1

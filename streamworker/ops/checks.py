@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from streamworker.store.connection import Argument
+from streamworker.store.scripts import Call
 
 
 class Severity(StrEnum):
@@ -26,8 +27,8 @@ class Finding:
     severity: Severity
     found: str
     advice: str = ""
-    #: Commands of Redis that put it right and cannot harm, for `doctor --fix`.
-    fixes: tuple[tuple[Argument, ...], ...] = ()
+    #: Commands and scripts that put it right and cannot harm, for `doctor --fix`.
+    fixes: tuple[tuple[Argument, ...] | Call, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """A row of `doctor --json`."""
@@ -45,7 +46,9 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Severity.OK, found)
 
 
-def warning(check: str, found: str, advice: str, fixes: Sequence[tuple[Argument, ...]] = ()) -> Finding:
+def warning(
+    check: str, found: str, advice: str, fixes: Sequence[tuple[Argument, ...] | Call] = ()
+) -> Finding:
     """It works, and may hurt one day."""
     return Finding(check, Severity.WARNING, found, advice, tuple(fixes))
 

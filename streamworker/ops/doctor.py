@@ -18,6 +18,7 @@ from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
 from streamworker.store.queue import Queue
+from streamworker.store.scripts import Call
 from streamworker.store.server import SCHEMA, SHARDS
 
 #: Records that are read to look for some that cannot be read.
@@ -82,8 +83,8 @@ async def fix(queue: Queue, findings: Sequence[Finding], *, actor: str) -> int:
     fixable = [each for each in findings if each.fixes]
     for each in fixable:
         await tune.note(queue, actor, f"doctor:{each.check}", "fix", each.found)
-        for command in each.fixes:
-            await queue.caller.command(*command)
+        for one in each.fixes:
+            await (queue.caller.run(one) if isinstance(one, Call) else queue.caller.command(*one))
     return len(fixable)
 
 

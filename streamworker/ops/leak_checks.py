@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
 from streamworker.ops.checks import Finding, ok, warning
+from streamworker.store import scripts
+from streamworker.store.connection import Argument
 from streamworker.store.keys import is_known, is_live_state
 from streamworker.store.queue import Queue
-from streamworker.store.scripts import RETENTION_MS
+from streamworker.store.scripts import BATCH, RETENTION_MS, Call
 
 #: Keys that are looked at, keys of one step, and names that a finding tells.
 SAMPLE, STEP, NAMED = 20_000, 500, 3
@@ -37,7 +41,7 @@ async def leaks(queue: Queue) -> list[Finding]:
                 "leaks",
                 f"{len(endless)} of {seen} keys are of jobs that are over, and never go: {_named(endless)}",
                 f"they take memory; --fix lets them expire after {RETENTION_MS // 60_000} minutes",
-                fixes=[("PEXPIRE", name, RETENTION_MS, "NX") for name in endless],
+                fixes=list(_ends(queue, endless)),
             )
         )
     if strange:
@@ -49,6 +53,18 @@ async def leaks(queue: Queue) -> list[Finding]:
             )
         )
     return found or [ok("leaks", f"{seen} keys looked at, each has its end")]
+
+
+def _ends(queue: Queue, names: list[str]) -> Iterator[tuple[Argument, ...] | Call]:
+    """What gives them an end; of jobs by a script, which sees whether one has been replayed meanwhile."""
+    prefixes = queue.keys.job(""), queue.keys.body("")
+    jobs = sorted({name.removeprefix(each) for name in names for each in prefixes if name.startswith(each)})
+    for start in range(0, len(jobs), BATCH):
+        rows = jobs[start : start + BATCH]
+        yield scripts.repair(clock="", worker="doctor", retention_ms=RETENTION_MS, rows=rows)
+    for name in names:
+        if not name.startswith(prefixes):
+            yield "PEXPIRE", name, RETENTION_MS, "NX"
 
 
 def _named(names: list[str]) -> str:

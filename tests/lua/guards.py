@@ -353,6 +353,10 @@ MUTATIONS = [
              test_settle.test_the_start_in_the_line_of_a_release_is_of_the_attempt_that_ran),
     Mutation("repair.lua", "      rec.retire = true\n", "",
              test_repair.test_a_finished_job_that_would_stay_for_ever_gets_its_ttl),
+    Mutation("repair.lua", "redis.call('PEXPIRE', body, retention_ms)", "",
+             test_repair.test_a_body_that_no_record_needs_gets_its_end),
+    Mutation("repair.lua", "  if not rec then\n", "  if not rec or true then\n",
+             test_repair.test_a_body_that_no_record_needs_gets_its_end),
     # --- operators (D23)
     Mutation("replay.lua", "if dead.epoch ~= epoch then return 'ALREADY' end", "",
              test_dead_letters.test_a_replay_names_the_epoch_also_when_the_record_expired),

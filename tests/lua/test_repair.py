@@ -89,3 +89,19 @@ def test_a_finished_job_that_would_stay_for_ever_gets_its_ttl(shard: Shard) -> N
     shard.tampered.clear()
     assert 0 < shard.look().ttls["body:j"] <= RETENTION
     shard.check("j", status="succeeded")
+
+
+def test_a_body_that_no_record_needs_gets_its_end(shard: Shard) -> None:
+    """Not from outside: after a replay in between, its envelope would go with the TTL."""
+    shard.take("j")
+    shard.put("parked", delay_ms=60_000)
+    shard.watchful = False  # a body without a record is what no script leaves
+    shard.redis("HSET", shard.keys.body("gone"), "env", "x")
+
+    assert shard.repair("gone", "parked", "j", "never") == (0, [])
+
+    ttls = shard.look().ttls
+    assert 0 < ttls["body:gone"] <= RETENTION
+    assert ttls["body:parked"] == ttls["job:parked"] == ttls["job:j"] == -1
+    assert "body:never" not in ttls
+    shard.redis("DEL", shard.keys.body("gone"))
