@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
@@ -45,12 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((place for place, name in enumerate(_LONGEST) if path.endswith(name)), len(_LONGEST))
 
     items.sort(key=rank)
-
-
-def pytest_collection_finish() -> None:
-    """What thousands of tests are made of stays to the end: no collection need go over it again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")

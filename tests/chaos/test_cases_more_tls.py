@@ -64,11 +64,17 @@ class TlsProxy:
 
     async def _shut_down(self) -> None:
         self._server.close()
+        for _ in range(5):  # what was accepted just now begins
+            await asyncio.sleep(0)
         await self._cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        # Also those that never came to the end of their handshake, which no stream knows.
+        for transport in list(vars(self._loop)["_transports"].values()):
+            transport.abort()
+        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, ahead = await asyncio.open_connection("127.0.0.1", self._upstream)
