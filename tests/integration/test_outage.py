@@ -339,6 +339,9 @@ async def test_workers_and_producers_wait_for_a_redis_that_is_down(
 
         assert await late is not None
         await shop.all_over()
+        await wait_until_async(
+            lambda: caplog.text.count("a session with Redis again, after") >= 2, what="both are back"
+        )
         told = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
         assert sum("no session with Redis yet" in each for each in told) == 2, "once for each worker"
         assert sum("a session with Redis again, after" in each for each in told) == 2
