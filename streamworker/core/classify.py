@@ -97,12 +97,10 @@ def _own(exc: StreamworkerError) -> Verdict | None:
             return Verdict(ErrorClass.TRANSIENT, _safe_code(exc.code, type(exc)))
         case PersistentError():
             return Verdict(ErrorClass.PERSISTENT, _safe_code(exc.code, type(exc)))
-        case Cancel():
-            return Verdict(ErrorClass.PERSISTENT, "cancelled")
-        case SerializationError() | PayloadTooLarge():
-            return Verdict(ErrorClass.PERSISTENT, _name_code(type(exc)))
+        case Cancel() | SerializationError() | PayloadTooLarge():
+            return Verdict(ErrorClass.PERSISTENT, code_of_type(type(exc)))
         case EnqueueRejected():
-            return Verdict(ErrorClass.TRANSIENT, "enqueue_rejected", exc.retry_after)
+            return Verdict(ErrorClass.TRANSIENT, code_of_type(type(exc)), exc.retry_after)
         case _:
             return None
 
