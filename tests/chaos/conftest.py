@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from streamworker import App, Client
+from streamworker import App, Client, Worker
 from streamworker.embedded import EmbeddedServer
 from streamworker.store.connection import SyncLink
+from streamworker.worker import worker as worker_module
+from streamworker.worker.parts import Parts
 from tests.chaos.scale import SCALE
 from tests.integration.history import Observer
 from tests.lua.driver import Shard
@@ -99,3 +101,17 @@ def own_server(request: pytest.FixtureRequest, own_valkey: ServerFactory) -> Own
         return own_valkey(request.param, appendonly=appendonly, config=config)
 
     return make
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Parts]:
+    """What each worker that begins in this process is made of, in order."""
+    found: list[Parts] = []
+
+    class Seen(Parts):
+        def __init__(self, worker: Worker) -> None:
+            super().__init__(worker)
+            found.append(self)
+
+    monkeypatch.setattr(worker_module, "Parts", Seen)
+    return found

@@ -12,13 +12,12 @@ from typing import Any, cast
 import pytest
 import redis
 
-from streamworker import App, Context, Retry, Worker
+from streamworker import App, Context, Retry
 from streamworker.embedded import EmbeddedServer
 from streamworker.store import lua
 from streamworker.store.connection import Argument, Link, ReplyError, Told
 from streamworker.store.keys import Keys
 from streamworker.worker import log_bound
-from streamworker.worker import worker as worker_module
 from streamworker.worker.parts import Parts
 from tests.chaos.conftest import LEASE
 from tests.integration.serving import serving
@@ -141,20 +140,12 @@ async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
 
 @pytest.mark.parametrize("whose", ["heartbeat", "reader"])
 async def test_a_worker_that_the_server_takes_no_new_connection_of_goes_on_with_those_it_has(
-    own_valkey: ServerFactory, monkeypatch: pytest.MonkeyPatch, whose: str
+    own_valkey: ServerFactory, made: list[Parts], whose: str
 ) -> None:
     """With `maxclients` full for longer than a lease a worker's own keeper took its running job from it.
 
     And when the blocking read was lost, the worker let go of the connection that it had for all else.
     """
-    made: list[Parts] = []
-
-    class Seen(Parts):
-        def __init__(self, worker: Worker) -> None:
-            super().__init__(worker)
-            made.append(self)
-
-    monkeypatch.setattr(worker_module, "Parts", Seen)
     server = own_valkey()
     async with App("cases", redis_url=server.url, lease=0.6) as app:
 

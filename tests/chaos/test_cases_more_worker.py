@@ -21,7 +21,6 @@ from streamworker.core.errors import ServerUnsuitable
 from streamworker.store import handshake
 from streamworker.store.connection import ReplyError
 from streamworker.telemetry import loggers, transitions
-from streamworker.worker import worker as worker_module
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.parts import Parts
 from tests.chaos.conftest import LEASE
@@ -54,17 +53,9 @@ async def noting(app: App) -> AsyncIterator[None]:
 
 
 async def test_no_handler_begins_with_what_another_has_noted(
-    valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+    valkey: BenchServer, namespace: str, made: list[Parts]
 ) -> None:
     """cpython#140947: a connection was made anew in the context of a job, and all later ones ran in that."""
-    made: list[Parts] = []
-
-    class Seen(Parts):
-        def __init__(self, worker: Worker) -> None:
-            super().__init__(worker)
-            made.append(self)
-
-    monkeypatch.setattr(worker_module, "Parts", Seen)
     async with App("cases", redis_url=valkey.url, namespace=namespace, lease=LEASE, lifespan=noting) as app:
 
         @app.task(retry=ONCE)
