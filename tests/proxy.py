@@ -19,6 +19,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from streamworker.telemetry.http import stop_accepting
 from tests.resp import Frames
 
 HOST = "127.0.0.1"
@@ -209,13 +210,11 @@ class Proxy:
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            await stop_accepting(listener)
 
     async def _shut_down(self) -> None:
         await self._stop_listening()
-        for _ in range(5):  # what was accepted just now begins: cancelled before, it would stay open
-            await asyncio.sleep(0)
         for pair in list(self._pairs):
             pair.cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}

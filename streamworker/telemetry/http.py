@@ -23,6 +23,8 @@ MAX_REQUEST = 8192
 PATIENCE = 5.0
 #: Connections at a time; more are closed at once.
 MAX_CONNECTIONS = 64
+#: Turns of the loop from a connection to the first step of its task, and one more.
+_STEPS_OF_ACCEPTING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,11 @@ class HttpServer:
     async def close(self) -> None:
         """Stop listening, and drop what is open."""
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.sleep(0)  # their sockets are closed in the loop's next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -96,15 +99,15 @@ class HttpServer:
                 async with asyncio.timeout(PATIENCE):
                     answer = await self._answer(reader)
                     writer.write(_encoded(answer))
-                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
             pass  # too slow, gone, or we are closing
         except Exception:
             log.exception("a probe or scrape was not answered")
         finally:
             self._open.discard(task)
-            with contextlib.suppress(Exception):
-                writer.close()
+            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         try:
@@ -128,6 +131,21 @@ class HttpServer:
         except Exception:
             log.exception("%s failed", words[1])
             return Answer(500, "this failed; the log says why\n")
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close a server when the task of each connection that it accepted has begun.
+
+    A connection that is accepted in the turn of the loop in which its server closes is never closed: Python
+    3.11 fails an assertion then, and forgets it.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+    for _ in range(_STEPS_OF_ACCEPTING):
+        await asyncio.sleep(0)
+    server.close()
 
 
 def _encoded(answer: Answer) -> bytes:

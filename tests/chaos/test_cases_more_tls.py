@@ -17,6 +17,7 @@ from typing import Self
 import pytest
 
 from streamworker import App, Client, ConnectionLost, Context, Retry, SyncClient
+from streamworker.telemetry.http import stop_accepting
 from tests.integration.serving import serving
 from tests.servers import BenchServer
 
@@ -63,9 +64,7 @@ class TlsProxy:
             writer.transport.abort()
 
     async def _shut_down(self) -> None:
-        self._server.close()
-        for _ in range(5):  # what was accepted just now begins
-            await asyncio.sleep(0)
+        await stop_accepting(self._server)
         await self._cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:

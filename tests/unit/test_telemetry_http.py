@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from streamworker.settings import read_endpoint
 from streamworker.telemetry import http
 from streamworker.telemetry.http import Address, Answer, HttpServer, ServerThread, fetch, json_answer
 from streamworker.telemetry.status import Health, Status
+from tests.waiting import wait_until_async
 
 
 async def hello() -> Answer:
@@ -102,6 +103,47 @@ async def test_too_many_connections_are_closed_at_once(monkeypatch: pytest.Monke
         finally:
             for _, writer in open_ones:
                 writer.close()
+
+
+def left_open(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """The transports of a loop that nobody closed."""
+    return [repr(one) for one in vars(loop)["_transports"].values() if not one.is_closing()]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_connects_while_we_close_is_let_go(turns: int) -> None:
+    server = HttpServer({"/hello": hello})
+    port = await server.open(Address("127.0.0.1", 0))
+    with socket.create_connection(("127.0.0.1", port)) as late:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+        await server.close()
+
+        assert left_open(asyncio.get_running_loop()) == []
+        late.settimeout(10)
+        with suppress(ConnectionResetError):
+            assert late.recv(1) == b""
+
+
+async def test_who_does_not_read_its_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "PATIENCE", 0.2)
+    asked = asyncio.Event()
+
+    async def large() -> Answer:
+        asked.set()
+        return Answer(200, "x" * 20_000_000)
+
+    server = HttpServer({"/large": large})
+    port = await server.open(Address("127.0.0.1", 0))
+    with socket.create_connection(("127.0.0.1", port)) as deaf:
+        deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+
+        await asyncio.wait_for(asked.wait(), 10)
+        await wait_until_async(lambda: not server._open, what="it was given up")
+
+        assert left_open(asyncio.get_running_loop()) == []
+    await server.close()
 
 
 async def test_a_port_that_is_taken_is_said() -> None:
