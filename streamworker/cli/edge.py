@@ -13,7 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from streamworker.cli.output import clean, say
-from streamworker.core.errors import ConnectionLost, StreamworkerError
+from streamworker.core.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    DoesNotFit,
+    DurationError,
+    InvalidArgument,
+    PayloadTooLarge,
+    SerializationError,
+    StreamworkerError,
+    UnusableUrl,
+)
 
 #: Set to 1, it shows the traceback of an error.
 DEBUG_VARIABLE = "STREAMWORKER_DEBUG"
@@ -24,6 +34,15 @@ BROKEN_PIPE = 1
 # typer brings a copy of click in newer versions, so its errors are found through what typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _CLICK_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+#: What the command line, a setting or a declaration says wrongly.
+_WRONG = (
+    ConfigurationError,
+    DurationError,
+    InvalidArgument,
+    PayloadTooLarge,
+    SerializationError,
+    UnusableUrl,
+)
 #: Newer versions check options with pydantic, whose words are for programmers.
 _OTHERS_WORDS = ((" Value error,", ""), (" Input should be", " it should be"))
 
@@ -88,9 +107,16 @@ def report(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE) == "1" and not isinstance(error, _CLICK_ERROR):
         traceback.print_exception(error)
     say(f"error: {message_of(error)}")
+    return code_of(error)
+
+
+def code_of(error: Exception) -> int:
+    """The exit code: 2 where nothing but another command line or setting helps, else 1."""
     if isinstance(error, CommandFailed):
         return error.code
-    return 2 if isinstance(error, _USAGE_ERROR) else 1
+    if isinstance(error, DoesNotFit) or isinstance(error.__context__, OSError):
+        return 1  # what is there now, or the machine, does not allow it: it may the next time
+    return 2 if isinstance(error, (_USAGE_ERROR, *_WRONG)) else 1
 
 
 def message_of(error: Exception) -> str:

@@ -117,27 +117,29 @@ def read_arguments(text: str) -> dict[str, Any]:
         try:
             text = sys.stdin.buffer.read().decode()
         except UnicodeDecodeError as error:
-            raise CommandFailed(f"stdin is not UTF-8: {error.reason} at byte {error.start}") from None
+            raise CommandFailed(f"stdin is not UTF-8: {error.reason} at byte {error.start}", code=2) from None
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise CommandFailed(
             f"{where} {are} no valid JSON: {error.msg} at {at}{_context(text, error.pos)}; "
-            """write an object such as '{"shipment_id": 7}'"""
+            """write an object such as '{"shipment_id": 7}'""",
+            code=2,
         ) from None
     except RecursionError:
-        raise CommandFailed(f"{where} {are} nested too deeply") from None
+        raise CommandFailed(f"{where} {are} nested too deeply", code=2) from None
     if not isinstance(value, dict):
         raise CommandFailed(
             f"{where} must be a JSON object of names and values, not {_kind(value)}; "
-            """write it such as '{"shipment_id": 7}'"""
+            """write it such as '{"shipment_id": 7}'""",
+            code=2,
         )
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise CommandFailed(f"the arguments have {name}, which JSON has no form for; use null or a text")
+    raise CommandFailed(f"the arguments have {name}, which JSON has no form for; use null or a text", code=2)
 
 
 def _context(text: str, position: int) -> str:

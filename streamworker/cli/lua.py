@@ -31,7 +31,7 @@ def show(
     if name not in lua.names():
         near = difflib.get_close_matches(name, lua.names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(lua.names())}"
-        raise CommandFailed(f"no script is called {name!r}; {hint}")
+        raise CommandFailed(f"no script is called {name!r}; {hint}", code=2)
     script = lua.load(name)
     if as_json:
         emit_json(

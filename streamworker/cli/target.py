@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, code_of
 
 if TYPE_CHECKING:
     from streamworker.app import App
@@ -43,10 +43,13 @@ def load_app(target: str) -> App:
         raise CommandFailed(f"{target!r} does not say which app; {found or _FORM}", code=2)
     value = getattr(module, attribute, None)
     if value is None:
-        raise CommandFailed(f"module {module_name!r} has no {attribute!r}; {found or 'it has no App at all'}")
+        raise CommandFailed(
+            f"module {module_name!r} has no {attribute!r}; {found or 'it has no App at all'}", code=2
+        )
     if not isinstance(value, App):
         raise CommandFailed(
-            f"{target} is no App but a {type(value).__name__}; {found or 'define one: app = App(...)'}"
+            f"{target} is no App but a {type(value).__name__}; {found or 'define one: app = App(...)'}",
+            code=2,
         )
     return value
 
@@ -59,10 +62,10 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise CommandFailed(f"no module {name!r} in {here}{_near(name)}") from None
+            raise CommandFailed(f"no module {name!r} in {here}{_near(name)}", code=2) from None
         raise CommandFailed(_broken(name, error)) from error
     except Exception as error:
-        raise CommandFailed(_broken(name, error)) from error
+        raise CommandFailed(_broken(name, error), code=code_of(error)) from error
 
 
 def _near(name: str) -> str:

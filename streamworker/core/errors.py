@@ -48,6 +48,10 @@ class InvalidArgument(StreamworkerError, ValueError):
         super().__init__(f"{what} {_shown(value)}: {problem}")
 
 
+class DoesNotFit(InvalidArgument):
+    """A value that may be given and does not fit what is there now; another time it may."""
+
+
 class DurationError(StreamworkerError, ValueError):
     """A value that is no duration. `what` names the setting."""
 
@@ -302,6 +306,10 @@ class ServerUnsuitable(StreamworkerError):
         self.problem = problem
         self.remedy = remedy
         super().__init__(f"{problem}; {remedy}")
+
+
+class UnusableUrl(ServerUnsuitable):
+    """What was given is no URL of a Redis server, or has options that cannot be."""
 
 
 # --- codes, and what of a message is shown ---------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streamworker.core.errors import InvalidArgument
+from streamworker.core.errors import DoesNotFit, InvalidArgument
 from streamworker.core.job import Record
 from streamworker.core.lane import BACKLOG, check_lane_name
 from streamworker.core.states import WAITING
@@ -138,12 +138,12 @@ async def purge(
 ) -> Purged:
     """End these jobs as `cancelled`, `most` of them at most, and tell `progress` after each batch.
 
-    Raises InvalidArgument when another number is there than `most`, see `agrees`; then nothing changes.
+    Raises DoesNotFit when another number is there than `most`, see `agrees`; then nothing changes.
     """
     before = await now_ms(queue.caller.command)
     found = await count(queue, which)
     if not agrees(most, found):
-        raise InvalidArgument("count", most, f"but {found} jobs are there; nothing was changed")
+        raise DoesNotFit("count", most, f"but {found} jobs are there; nothing was changed")
     why = truncate_text(f"purged by {actor}" + (f": {' '.join(reason.split())}" if reason.strip() else ""))
     facts = f"{which.describe()};count={most};found={found}"
     await tune.note(queue, actor, f"purge:{which.lane}", facts, reason)

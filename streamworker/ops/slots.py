@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamworker.core.durations import Duration
-from streamworker.core.errors import InvalidArgument
+from streamworker.core.errors import DoesNotFit, InvalidArgument
 from streamworker.core.lane import BACKLOG, check_lane_name
 from streamworker.core.slots import SlotsOverride
 from streamworker.ops import inspect, settings, tune
@@ -117,7 +117,7 @@ def check_room(workers: list[dict[str, Any]], before: Mapping[str, int], after: 
         wanted, had = (sum(counts.get(lane, 0) for lane in worker["lanes"]) for counts in (after, before))
         room = worker["concurrency"]
         if room is not None and wanted > max(had, room - 1):
-            raise InvalidArgument(
+            raise DoesNotFit(
                 "reserved",
                 wanted,
                 f"are more in all lanes than worker {worker['id']} can reserve, with {room} slots of which "

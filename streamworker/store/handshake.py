@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamworker.core.errors import ConnectionLost, ServerUnsuitable
+from streamworker.core.errors import ConnectionLost, ServerUnsuitable, UnusableUrl
 
 #: Seconds to wait for a TCP connection.
 CONNECT_TIMEOUT = 5.0
@@ -39,7 +39,7 @@ def options(timeout: float) -> dict[str, Any]:
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that no connection can be made of. Raises ServerUnsuitable."""
+    """Refuse a URL that no connection can be made of. Raises UnusableUrl."""
     import redis
 
     unconnected(redis, url, {})
@@ -53,7 +53,7 @@ _NOT_THE_URLS = frozenset(
 
 
 def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
-    """A connection of redis-py that is yet to be connected. Raises ServerUnsuitable.
+    """A connection of redis-py that is yet to be connected. Raises UnusableUrl.
 
     What we decide stands, whatever the URL says: with `?protocol=3` replies would have other shapes (R25).
     """
@@ -71,12 +71,12 @@ def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
         remedy = "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket"
         if "@" in url:
             remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
-        raise ServerUnsuitable(f"{redact(url)!r} {detail}", remedy) from None
+        raise UnusableUrl(f"{redact(url)!r} {detail}", remedy) from None
     except RedisError as error:  # an option of TLS that cannot be
-        raise ServerUnsuitable(f"{redact(url)!r} cannot be used: {error}", "change its options") from None
+        raise UnusableUrl(f"{redact(url)!r} cannot be used: {error}", "change its options") from None
     except TypeError as error:
         option = str(error).rpartition("argument ")[2]
-        raise ServerUnsuitable(
+        raise UnusableUrl(
             f"{redact(url)!r} has an option that is not known: {option}",
             "take it out of the URL; those of redis-py are known",
         ) from None

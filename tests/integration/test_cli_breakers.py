@@ -90,7 +90,7 @@ def test_a_dependency_that_nobody_declares_is_warned_of(desk: Desk) -> None:
 
 
 def test_what_is_no_dependency_is_refused(desk: Desk) -> None:
-    assert "dependency name" in desk.refused("breakers", "open", "Not A Name")
+    assert "dependency name" in desk.refused("breakers", "open", "Not A Name", code=2)
 
 
 def test_a_breaker_is_no_limit(desk: Desk) -> None:

@@ -114,7 +114,7 @@ def test_a_job_without_a_dead_letter(desk: Desk) -> None:
     alive = desk.put()
 
     assert desk.refused("dlq", "show", alive).startswith(f"job {alive} has no dead letter")
-    assert desk.refused("dlq", "show", "x").startswith("job id 'x'")
+    assert desk.refused("dlq", "show", "x", code=2).startswith("job id 'x'")
 
 
 def test_errors_and_payloads_are_data(desk: Desk) -> None:

@@ -54,7 +54,7 @@ def test_a_time_that_is_none_changes_nothing(desk: Desk) -> None:
     job_id = desk.dead()
 
     assert "--older: 'yesterday' is no duration" in desk.refused(
-        "dlq", "discard", "--older", "yesterday", "--yes"
+        "dlq", "discard", "--older", "yesterday", "--yes", code=2
     )
     assert desk.letters() == [job_id]
 
@@ -134,6 +134,6 @@ def test_the_options_of_a_replay_are_checked_first(desk: Desk) -> None:
     wrong: list[Any] = [("--rate", "0"), ("--rate", "nan"), ("--stop-at", "2"), ("--stop-at", "-1")]
 
     for option, value in wrong:
-        desk.refused("dlq", "replay", job_id, option, value)
+        desk.refused("dlq", "replay", job_id, option, value, code=2)
 
     assert desk.letters() == [job_id]

@@ -54,7 +54,7 @@ def test_gates_says_when_there_are_none(desk: Desk) -> None:
 
 
 def test_what_is_no_gate_is_refused(desk: Desk) -> None:
-    assert "streamworker gates" in desk.refused("gates", "nonsense")
+    assert "streamworker gates" in desk.refused("gates", "nonsense", code=2)
 
 
 def test_a_pause_stands_in_the_log_with_who_and_why(desk: Desk) -> None:
@@ -102,12 +102,12 @@ def test_a_resume_opens_over_a_minute_or_at_once(desk: Desk) -> None:
 
 @pytest.mark.parametrize("scope", ["normal", "lane:", "queue:normal", "tenant:a b"])
 def test_what_cannot_be_paused_is_refused(desk: Desk, scope: str) -> None:
-    assert "lane:NAME" in desk.refused("pause", scope)
+    assert "lane:NAME" in desk.refused("pause", scope, code=2)
 
 
 @pytest.mark.parametrize("duration", ["0", "0.0001s", "999ms"])
 def test_a_pause_for_no_time_is_refused(desk: Desk, duration: str) -> None:
-    assert "shorter than a second" in desk.refused("pause", "lane:normal", "--for", duration)
+    assert "shorter than a second" in desk.refused("pause", "lane:normal", "--for", duration, code=2)
     assert desk.json("gates") == []
 
 
@@ -138,7 +138,7 @@ def test_limits_shows_what_is_declared_and_set(desk: Desk) -> None:
     ],
 )
 def test_limits_that_mean_nothing_are_refused(desk: Desk, arguments: tuple[str, ...], said: str) -> None:
-    assert said in desk.refused("limits", "set", *arguments)
+    assert said in desk.refused("limits", "set", *arguments, code=2)
 
 
 def test_the_app_may_be_named_before_the_verb_or_after(desk: Desk) -> None:

@@ -105,8 +105,10 @@ def test_enqueue_reads_stdin(desk: Desk) -> None:
 
 
 def test_enqueue_refuses_what_is_not_utf8_on_stdin(desk: Desk) -> None:
-    assert desk.refused("enqueue", "add", "-", stdin=b'{"a": "\xff"}').startswith("stdin is not UTF-8")
-    assert desk.refused("enqueue", "add", "-", stdin="[]").startswith("stdin must be a JSON object")
+    assert desk.refused("enqueue", "add", "-", stdin=b'{"a": "\xff"}', code=2).startswith(
+        "stdin is not UTF-8"
+    )
+    assert desk.refused("enqueue", "add", "-", stdin="[]", code=2).startswith("stdin must be a JSON object")
     assert desk.claim() == []
 
 
@@ -353,7 +355,7 @@ def test_a_job_whose_record_cannot_be_read_is_told_from_the_log(desk: Desk) -> N
 @pytest.mark.parametrize("command", [("jobs", "show"), ("jobs", "cancel")])
 def test_a_job_that_nobody_knows(desk: Desk, command: tuple[str, str]) -> None:
     assert desk.refused(*command, NOWHERE).startswith(f"job {NOWHERE} is not known")
-    assert desk.refused(*command, "nonsense").startswith("job id 'nonsense': a job id is a UUIDv7")
+    assert desk.refused(*command, "nonsense", code=2).startswith("job id 'nonsense': a job id is a UUIDv7")
 
 
 def test_jobs_show_for_people_lets_no_control_character_through(desk: Desk) -> None:

@@ -79,13 +79,11 @@ def test_a_paused_backlog_is_said_to_be(desk: Desk) -> None:
     assert "the drain is paused" in desk.call("drain").stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["--rate", "fast"], 1), (["--burst", "0"], 1), (["--reset", "--on"], 2)]
-)
-def test_what_makes_no_sense_is_refused(desk: Desk, arguments: list[str], code: int) -> None:
+@pytest.mark.parametrize("arguments", [["--rate", "fast"], ["--burst", "0"], ["--reset", "--on"]])
+def test_what_makes_no_sense_is_refused(desk: Desk, arguments: list[str]) -> None:
     declare(desk)
 
-    assert desk.refused("drain", *arguments, code=code)
+    assert desk.refused("drain", *arguments, code=2)
 
 
 def test_lanes_show_the_backlog_once_it_had_a_job(desk: Desk) -> None:
@@ -131,17 +129,17 @@ def test_a_tenant_is_throttled_into_the_backlog(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    "arguments",
     [
-        (["acme", "--rate", "1/s"], 1),
-        (["lane:backlog", "--rate", "1/s"], 1),
-        (["lane:normal"], 2),
-        (["lane:normal", "--rate", "1/s", "--off"], 2),
-        (["lane:normal", "--rate", "1/s", "--overflow", "drop"], 1),
+        ["acme", "--rate", "1/s"],
+        ["lane:backlog", "--rate", "1/s"],
+        ["lane:normal"],
+        ["lane:normal", "--rate", "1/s", "--off"],
+        ["lane:normal", "--rate", "1/s", "--overflow", "drop"],
     ],
 )
-def test_a_throttle_that_makes_no_sense_is_refused(desk: Desk, arguments: list[str], code: int) -> None:
-    assert desk.refused("throttle", *arguments, code=code)
+def test_a_throttle_that_makes_no_sense_is_refused(desk: Desk, arguments: list[str]) -> None:
+    assert desk.refused("throttle", *arguments, code=2)
     assert desk.json("throttle") == []
 
 

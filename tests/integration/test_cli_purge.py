@@ -127,14 +127,14 @@ def test_the_backlogs_of_all_lanes_are_purged_and_nothing_of_the_lanes(desk: Des
     assert desk.json("purge", "backlog", "--count", "2")["purged"] == 2
 
     assert desk.status(stays) == "queued"
-    assert "at gates" in desk.refused("purge", "backlog", "--parked", "--dry-run")
+    assert "at gates" in desk.refused("purge", "backlog", "--parked", "--dry-run", code=2)
 
 
 @pytest.mark.parametrize(
     "arguments", [["Not A Lane"], ["normal", "--task", "no task"], ["normal", "--tenant", "a b"]]
 )
 def test_what_is_no_name_is_refused(desk: Desk, arguments: list[str]) -> None:
-    assert desk.refused("purge", *arguments, "--dry-run")
+    assert desk.refused("purge", *arguments, "--dry-run", code=2)
 
 
 def test_a_purge_that_was_interrupted_goes_on_with_the_rest(desk: Desk) -> None:

@@ -175,4 +175,4 @@ def test_json_is_all_that_a_failing_command_does_not_print(desk: Desk) -> None:
 
     shown = json.loads(desk.call("jobs", "show", job_id, "--json").stdout)
     assert shown["id"] == job_id
-    assert desk.refused("jobs", "show", "x", "--json").startswith("job id 'x'")
+    assert desk.refused("jobs", "show", "x", "--json", code=2).startswith("job id 'x'")

@@ -150,7 +150,7 @@ def test_a_command_without_an_app_says_how_to_name_one(arguments: list[str]) -> 
 
 
 def test_an_impossible_app_name_is_refused() -> None:
-    assert refused("lanes", "--app", "my shop").startswith("app 'my shop': use 1 to 48 letters")
+    assert refused("lanes", "--app", "my shop", code=2).startswith("app 'my shop': use 1 to 48 letters")
 
 
 @pytest.mark.parametrize("verb", ["replay", "discard"])
@@ -162,7 +162,7 @@ def test_dead_letters_must_be_named_one_way(verb: str) -> None:
 def test_a_password_in_a_bad_url_is_not_printed() -> None:
     url = "redis://user:s3cret@host:port/0"
 
-    line = refused("lanes", "--app", "x", "--redis-url", url)
+    line = refused("lanes", "--app", "x", "--redis-url", url, code=2)
 
     assert "s3cret" not in line
     assert "redis://host:port/db" in line
@@ -216,7 +216,8 @@ def test_arguments_are_taken_exactly() -> None:
 )
 def test_what_cannot_be_enqueued_is_refused_before_anything_is_sent(arguments: list[str], said: str) -> None:
     # Nothing listens at port 1: had anything been sent, the error would be another.
-    assert said in refused("enqueue", *arguments, "--app", "x", "--redis-url", "redis://127.0.0.1:1/0")
+    where = ("--app", "x", "--redis-url", "redis://127.0.0.1:1/0")
+    assert said in refused("enqueue", *arguments, *where, code=2)
 
 
 # --- finding the app -------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ def test_an_error_of_postgres_says_what_it_means() -> None:
 
 @pytest.mark.usefixtures("workplace")
 def test_run_refuses_a_lane_that_the_app_does_not_have() -> None:
-    line = refused("run", "cli_shop:app", "--lanes", "priorty")
+    line = refused("run", "cli_shop:app", "--lanes", "priorty", code=2)
 
     assert line == "lane 'priorty': is no lane of this app; it has: priority, normal"
 
@@ -335,7 +336,7 @@ def test_lua_show_as_json() -> None:
 
 
 def test_lua_show_suggests_the_nearest_script() -> None:
-    assert refused("lua", "show", "clam") == "no script is called 'clam'; did you mean claim?"
+    assert refused("lua", "show", "clam", code=2) == "no script is called 'clam'; did you mean claim?"
 
 
 def test_lua_list_has_every_script() -> None:

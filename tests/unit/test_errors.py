@@ -30,6 +30,7 @@ from streamworker.core.errors import (
     ConfigurationError,
     ConnectionLost,
     DependencyTimeout,
+    DoesNotFit,
     DurationError,
     EnqueueRejected,
     FencedOut,
@@ -51,6 +52,7 @@ from streamworker.core.errors import (
     StreamworkerError,
     TransientError,
     UnknownTask,
+    UnusableUrl,
     check_code,
 )
 from streamworker.core.states import ErrorClass
@@ -60,6 +62,7 @@ TRANSIENT, PERSISTENT, UNKNOWN = ErrorClass.TRANSIENT, ErrorClass.PERSISTENT, Er
 EXAMPLES: list[StreamworkerError] = [
     ConfigurationError("attempts must be at least 1"),
     InvalidArgument("tenant", "a b", "must be printable"),
+    DoesNotFit("count", 7, "but 9 are there"),
     DurationError("timeout", -1, "is negative"),
     SerializationError("args.x", "is nan"),
     PayloadTooLarge(300, 200, "args"),
@@ -82,6 +85,7 @@ EXAMPLES: list[StreamworkerError] = [
     JobNotFound("id"),
     ResultTimeout("id", 10, "processing"),
     ServerUnsuitable("maxmemory-policy is allkeys-lru", "set it to noeviction"),
+    UnusableUrl("'x://' is not a Redis URL", "use redis://host:port/db"),
 ]
 
 
