@@ -22,6 +22,7 @@ from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
 from streamworker.cli.options import AppName, Json, RedisUrl, Yes, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
+from streamworker.core.text import inert_json
 
 if TYPE_CHECKING:
     from streamworker.ops.dlq import Edit
@@ -95,7 +96,8 @@ def _changed(found: Edit, sets: list[str] | None, args: str | None) -> dict[str,
         return changed
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandFailed("no terminal for an editor: say what to change with --set or --args", code=2)
-    return _object(_in_editor(json.dumps(found.envelope.args, indent=2, ensure_ascii=False)), "the file")
+    text = inert_json(json.dumps(found.envelope.args, indent=2, ensure_ascii=False))
+    return _object(_in_editor(text), "the file")
 
 
 def _in_editor(text: str) -> str:

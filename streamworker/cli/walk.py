@@ -125,7 +125,7 @@ class Walk:
         code, output = call(command.words, self._settings)
         self.ran.append(Ran(step, command, at, code, output))
         if self._shown:
-            print(f"   $ {command.line}")
+            print(f"   $ {clean(command.line)}")
             for line in output.splitlines():
                 print(f"   | {clean(line)}")
             sys.stdout.flush()
@@ -163,7 +163,7 @@ def text_of(told: Told, *kinds: Kind) -> str:
 
     lines = [f"{told.step.number}. {TITLES[told.step]}: {told.why.replace('_', ' ')}"]
     lines += [f"   {clean(said)}" for said in told.says]
-    lines += [f"   $ {command.line}" for command in told.of(*kinds)]
+    lines += [f"   $ {clean(command.line)}" for command in told.of(*kinds)]
     return "\n".join(lines)
 
 
@@ -201,7 +201,7 @@ def show_lanes(sight: Sight) -> None:
 
 def _agreed(command: Command) -> bool:
     """Ask for one command. Raises Quit."""
-    print(f"   $ {command.line}\n   run it? [y/N/q] ", end="", file=sys.stderr, flush=True)
+    print(f"   $ {clean(command.line)}\n   run it? [y/N/q] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer or answer.strip().lower() in ("q", "quit"):
         raise Quit

@@ -12,11 +12,13 @@ ERROR_TEXT_BYTES = 8192
 # jsonb takes neither NUL nor lone surrogates (R44), and UTF-8 cannot hold the latter at all.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
-#: C0 and C1 controls (ANSI escapes begin with one), marks that turn the direction of text, separators that
-#: some terminals break lines at, and halves of surrogate pairs, which cannot be written at all.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
-)
+#: DEL and C1 controls, marks that turn the direction of text, separators that some terminals and readers
+#: break lines at, and halves of surrogate pairs, which cannot be written at all.
+_BEYOND_C0 = "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
+#: And C0 controls: ANSI escapes begin with one.
+_UNSAFE = re.compile(f"[\x00-\x1f{_BEYOND_C0}]")
+#: Of C0 controls, JSON has none within its texts.
+_UNSAFE_JSON = re.compile(f"[{_BEYOND_C0}]")
 
 
 def counted(number: int, noun: str) -> str:
@@ -32,6 +34,13 @@ def visible(text: str, *, lines: bool = False) -> str:
         return char if lines and char == "\n" else char.encode("unicode_escape").decode()
 
     return _UNSAFE.sub(show, text)
+
+
+def inert_json(document: str) -> str:
+    """The same JSON, with what `visible` would show as escapes of JSON's own: it acts on no terminal."""
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return _UNSAFE_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", document)
 
 
 def truncate_text(text: str, limit_bytes: int = ERROR_TEXT_BYTES) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from streamworker.core.text import visible
+from streamworker.core.text import inert_json, visible
 from streamworker.telemetry import transitions
 
 #: What a readable line begins with.
@@ -105,9 +105,10 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             facts["stack"] = redact(record.stack_info)
         try:
-            return orjson.dumps(facts, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
+            line = orjson.dumps(facts, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, or a number beyond 64 bits
-            return json.dumps(facts, default=_shown)
+            line = json.dumps(facts, default=_shown)
+        return inert_json(line)
 
 
 class LinesHandler(logging.StreamHandler[TextIO]):

@@ -17,6 +17,7 @@ import orjson
 from streamworker.core.job import Candidate, Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import Reason, Status
+from streamworker.core.text import inert_json
 
 #: The logger of the lines. They are made once its own level is INFO or below.
 LOGGER = "streamworker.transitions"
@@ -168,7 +169,7 @@ def _end(job: Job, outcome: Outcome) -> str:
         case Release():
             pass
     dependency = "null" if job.dependency is None else _text(job.dependency)
-    keys = orjson.dumps(sorted(job.stale or ())).decode()
+    keys = inert_json(orjson.dumps(sorted(job.stale)).decode()) if job.stale else "[]"
     duration = "null" if started is None else f"{job.ended - started:.6f}"
     return (
         f"{_edge(before, after, outcome.reason)}{failure}"
@@ -186,4 +187,4 @@ def _failure(outcome: Retry | Fail) -> str:
 
 def _text(value: str) -> str:
     """A text as JSON."""
-    return orjson.dumps(value).decode()
+    return inert_json(orjson.dumps(value).decode())

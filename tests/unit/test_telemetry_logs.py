@@ -73,10 +73,13 @@ class Page:
     def __init__(self) -> None:
         self.stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
-    def lines(self) -> list[dict[str, Any]]:
+    def text(self) -> str:
         self.stream.flush()
         raw = self.stream.buffer.getvalue()
-        return [json.loads(line) for line in raw.decode().split("\n") if line]
+        return raw.decode()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text().split("\n") if line]
 
 
 @pytest.fixture
@@ -219,6 +222,37 @@ def test_hostile_texts_stay_within_their_line(page: Page, told: Transitions, nam
     assert len(lines) == 3
     for line in lines:
         assert {line[field] for field in ("task", "idempotency_key", "tenant", "correlation_id")} == {name}
+
+
+#: What acts on terminals or ends a line for some readers, and what orjson writes as it is.
+ACTING = "\x1b[2J\x7f\x85\x9b2J\u061c\u200e\u2028\u2029\u202e\u2066\ufeff"
+
+
+def unseen(text: str) -> set[str]:
+    """Characters of a line that nobody sees."""
+    return {char for char in text if not char.isprintable()}
+
+
+def test_no_line_has_characters_that_act_on_terminals_or_end_lines(page: Page, told: Transitions) -> None:
+    envelope = Envelope(ACTING, {}, key=f"ключ{ACTING}", tenant=ACTING, correlation_id=ACTING)
+    outcome = Fail(ErrorClass.UNKNOWN, ACTING, "")
+    job = Told(claim(), outcome, task_name=ACTING, envelope=envelope, dependency=ACTING)
+    cached = Told(claim(), Success(), stale={ACTING})
+    record = logging.makeLogRecord(
+        {"msg": ACTING, "levelname": "INFO", "name": ACTING, "fact": [ACTING], ACTING: "é"}
+    )
+
+    told.exchanged([job, cached], [b"OK", b"OK"], [job], {})
+    line = JsonFormatter().format(record)
+
+    written = page.text()
+    assert unseen(written) == {"\n"}
+    assert "ключ" in written, "letters of any language stay letters"
+    assert {each["tenant"] for each in page.lines()} >= {ACTING}
+    assert unseen(line) == set()
+    assert json.loads(line)["fact"] == [ACTING]
+    assert json.loads(line)[ACTING] == "é"
+    assert unseen(TextFormatter().format(record)) == set()
 
 
 def test_nobody_asked_is_the_rule() -> None:
