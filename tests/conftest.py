@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 
 import hypothesis
@@ -28,6 +29,9 @@ _namespace_numbers = itertools.count(1)
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("others", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("STREAMWORKER_PROPERTIES", "same"))
+# A shell has what it runs in the background ignore Ctrl-C, and the processes that tests start would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 #: What takes longest begins first, so that no process of `make test` is left alone with it at the end.
