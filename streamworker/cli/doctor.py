@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, open_queue
 from streamworker.cli.output import counted, emit_json, print_table, say
+from streamworker.cli.target import subject_of
 
 if TYPE_CHECKING:
     from streamworker.ops.checks import Finding
-    from streamworker.settings import Settings
 
 #: Exit code when nothing could be checked.
 NOT_CHECKED = 2
@@ -43,7 +43,8 @@ def doctor(
     from streamworker.ops.checks import Severity
     from streamworker.request import actor
 
-    settings, lanes, oddities = _subject(target, app, redis_url)
+    settings, known = subject_of(target, app, redis_url)
+    lanes, oddities = ([], None) if known is None else (list(known.lanes), known.warnings())
 
     async def look() -> list[Finding]:
         async with open_queue(settings) as queue:
@@ -64,25 +65,6 @@ def doctor(
     else:
         _print(found)
     return 1 if worst is Severity.PROBLEM else 0
-
-
-def _subject(
-    target: str | None, app: str | None, redis_url: str | None
-) -> tuple[Settings, list[str], list[str] | None]:
-    """Whose namespace, on which server; with an app also its lanes and what its declarations warn of."""
-    if target is None:
-        return settings_of(app, redis_url), [], None
-    from dataclasses import replace
-
-    from streamworker.cli.target import load_app
-
-    known = load_app(target)
-    settings = known.settings
-    if redis_url:
-        settings = replace(settings, redis_url=redis_url)
-    if app:
-        settings = replace(settings, namespace=app)
-    return settings, list(known.lanes), known.warnings()
 
 
 def _print(found: list[Finding]) -> None:

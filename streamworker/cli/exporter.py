@@ -6,17 +6,26 @@ import asyncio
 import os
 import signal
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from streamworker.cli.options import AppName, MetricsHost, MetricsPort, RedisUrl, settings_of
+import typer
+
+from streamworker.cli.options import AppName, MetricsHost, MetricsPort, RedisUrl
 from streamworker.cli.serving import answering
-from streamworker.settings import Endpoint, Settings
+from streamworker.cli.target import subject_of
+
+if TYPE_CHECKING:
+    from streamworker.settings import Endpoint, Settings
+    from streamworker.telemetry.labels import Codes
 
 #: Where it listens unless it is told.
 PORT = 9108
 
 
 def exporter(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:APP]", help="The app, for its error codes and settings.")
+    ] = None,
     app: AppName = None,
     redis_url: RedisUrl = None,
     metrics_port: MetricsPort = None,
@@ -26,28 +35,31 @@ def exporter(
 
     For those who want it apart from the workers: of those with an endpoint, one does the same. It has
     /metrics, /healthz, and /readyz, which is 503 when Redis could not be read for a while. The port is 9108
-    unless it is given.
+    unless it is given. Dead letters with error codes of the app's own are counted as `other` if the app is
+    not named.
 
-    Example: streamworker exporter --app shop --metrics-port 9100
+    Example: streamworker exporter shop.tasks:app --metrics-port 9100
     """
     from streamworker.settings import read_endpoint
+    from streamworker.telemetry.labels import Codes, codes_of_tasks
 
     endpoint = read_endpoint(PORT if metrics_port is None else metrics_port, metrics_host)
-    asyncio.run(_serve(settings_of(app, redis_url), endpoint))
+    settings, known = subject_of(target, app, redis_url)
+    codes = () if known is None else codes_of_tasks(task.policy for task in known.tasks.values())
+    asyncio.run(_serve(settings, endpoint, Codes(codes)))
 
 
-async def _serve(settings: Settings, endpoint: Endpoint | None) -> None:
+async def _serve(settings: Settings, endpoint: Endpoint | None, codes: Codes) -> None:
     from streamworker.settings import read_expected_workers
     from streamworker.telemetry.catalogue import Scope
     from streamworker.telemetry.cluster import ClusterNumbers
     from streamworker.telemetry.exposition import Page
-    from streamworker.telemetry.labels import Codes
     from streamworker.worker.watcher import Watcher
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    numbers = ClusterNumbers(codes=Codes(), expected=read_expected_workers())
+    numbers = ClusterNumbers(codes=codes, expected=read_expected_workers())
     page = Page({Scope.CLUSTER: numbers})
     name = f"exporter-{socket.gethostname()}-{os.getpid()}"
     watcher = Watcher(settings, name, numbers, always=True)

@@ -7,14 +7,17 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from streamworker.cli.edge import CommandFailed, code_of
+from streamworker.cli.options import settings_of
 
 if TYPE_CHECKING:
     from streamworker.app import App
+    from streamworker.settings import Settings
 
 _FORM = "name it as MODULE:APP, such as shop.tasks:app"
 #: Where this package is.
@@ -52,6 +55,19 @@ def load_app(target: str) -> App:
             code=2,
         )
     return value
+
+
+def subject_of(target: str | None, app: str | None, redis_url: str | None) -> tuple[Settings, App | None]:
+    """Whose namespace, on which server; with the app that `target` names. Raises as `load_app`."""
+    if target is None:
+        return settings_of(app, redis_url), None
+    known = load_app(target)
+    settings = known.settings
+    if redis_url:
+        settings = replace(settings, redis_url=redis_url)
+    if app:
+        settings = replace(settings, namespace=app)
+    return settings, known
 
 
 def _import(name: str) -> ModuleType:

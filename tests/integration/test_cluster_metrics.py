@@ -13,9 +13,12 @@ from streamworker.core.lane import Pressure
 from streamworker.core.retry import Retry
 from streamworker.ops import snapshot, tune
 from streamworker.ops.snapshot import Snapshot
+from streamworker.store import scripts
+from streamworker.store.manifest import Declaration
 from streamworker.telemetry.cluster import ClusterNumbers
 from streamworker.telemetry.labels import Codes
 from streamworker.worker.watcher import Watcher
+from tests.integration.cli_desk import Desk
 from tests.integration.serving import failure, serving
 from tests.processes import WorkerProcess
 from tests.servers import BenchServer
@@ -133,7 +136,9 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_exporter_tells_what_redis_knows(valkey: BenchServer, namespace: str, port: int) -> None:
+def test_the_exporter_tells_what_redis_knows_and_the_codes_of_an_app_that_it_is_given(
+    valkey: BenchServer, namespace: str, port: int
+) -> None:
     def scrape() -> dict[str, float]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
@@ -141,15 +146,22 @@ def test_the_exporter_tells_what_redis_knows(valkey: BenchServer, namespace: str
         except OSError:
             return {}
         return {
-            sample.name: sample.value
+            f"{sample.name}{sample.labels.get('error_code', '')}": sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
+            if sample.labels.get("task", "charge") == "charge"
         }
 
+    with Desk(valkey.url, namespace) as desk:
+        rows = ("task:charge", Declaration(lane="normal").encode())
+        desk.run(scripts.publish(rows=rows), tag=desk.keys.namespace_tag)
+        desk.dead("charge", code="bad_amount")
+        desk.dead("charge", code="made_up_17")
     with WorkerProcess(
-        *("--app", namespace, "--metrics-port", str(port)),
+        *("observed_jobs:app", "--metrics-port", str(port)),
         command="exporter",
         redis_url=valkey.url,
+        namespace=namespace,
         env={"STREAMWORKER_WORKERS_EXPECTED": "4"},
     ) as process:
         wait_until(
@@ -157,6 +169,9 @@ def test_the_exporter_tells_what_redis_knows(valkey: BenchServer, namespace: str
         )
 
         found = scrape()
-        assert (found["streamworker_workers_registered"], found["streamworker_workers_expected"]) == (0, 4)
+        assert (found["streamworker_workers_registered"], found["streamworker_workers_expected"]) == (1, 4)
+        dead = "streamworker_queue_dead_lettered_total"
+        assert (found[f"{dead}bad_amount"], found[f"{dead}carrier_away"]) == (1, 0)
+        assert f"{dead}made_up_17" not in found
         process.terminate()
         assert process.wait() == 0
