@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -77,6 +77,11 @@ class Schedule:
             raise ConfigurationError(f"{what}: {spec!r} has no tick in 50 years") from None
         minute, hour = fields[-5], fields[-4]
         return cls(spec, tz, zone, not minute.startswith("*") and not hour.startswith("*"))
+
+    @property
+    def text(self) -> str:
+        """Zone and expression, as Redis keeps them beside the last tick."""
+        return " ".join((self.tz, *self.spec.split()))
 
     def next_after(self, ms: int) -> int:
         """The first tick after that moment."""
@@ -190,6 +195,21 @@ class Cron:
     def missed(self, *, last_ms: int, now_ms: int) -> int | None:
         """The tick that is to be made up for when a worker starts: the latest since the last, of one day."""
         return self.schedule.latest(after_ms=max(last_ms, now_ms - MISSED_WITHIN_MS), upto_ms=now_ms)
+
+    def begins_anew(self, said: str, *, last_ms: int, now_ms: int) -> bool:
+        """Whether this is another schedule than the one that held until now, and that one missed nothing.
+
+        `said`: the `text` of that. What this one names of the time before it was declared is then no missed
+        tick: a cron that ran at 3 and is moved to 9 at noon has run today.
+        """
+        if said in ("", self.schedule.text):
+            return False
+        tz, _, spec = said.partition(" ")
+        try:
+            before = replace(self, schedule=Schedule.parse(spec, tz))
+        except ConfigurationError:  # of a zone that this machine does not know
+            return True
+        return before.missed(last_ms=last_ms, now_ms=now_ms) is None
 
     def following(self, tick_ms: int, *, now_ms: int) -> int:
         """The tick after this one that is to be run next.

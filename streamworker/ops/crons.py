@@ -56,7 +56,7 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
 
 def _last(ran: Mapping[bytes, bytes], name: str) -> tuple[int | None, str | None]:
     """The last tick that counted and the last job; a cron that was only noted has neither."""
-    tick, _, job_id = ran.get(name.encode(), b"0 -").decode().partition(" ")
+    tick, job_id = ran.get(name.encode(), b"0 -").decode().split(" ")[:2]
     return (None, None) if job_id == "-" else (int(tick), job_id)
 
 

@@ -22,6 +22,7 @@ from streamworker.postgres.log import Log
 from streamworker.postgres.operators import Operators
 from streamworker.postgres.pipe import Pipe
 from streamworker.postgres.switch import Switch
+from streamworker.postgres.ticks import Ticks
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
 from streamworker.store.connection import Argument
@@ -128,6 +129,7 @@ class Reconciler:
         self._census = Census(caller, keys)
         self._letters = Letters(connection, caller, keys)
         self._operators = Operators(connection, caller, keys)
+        self._ticks = Ticks(connection, caller, keys)
         self._pipe = pipe
         self._log = source
         self._switch = switch
@@ -148,6 +150,8 @@ class Reconciler:
         await self._end(unfinished, done)
         await self._catch_up(done)
         await self._hold_keys(done)
+        if not dry_run:
+            await self._ticks.restore()
         done.dead_letters = await self._letters.restore(actor=self._name, dry_run=dry_run)
         if not dry_run:
             await self._switch.open(self._pipe.offset.marker)

@@ -241,6 +241,11 @@ def hold(*, rows: Iterable[Argument]) -> Call:
 
 
 @bound
+def recall(*, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("recall"), tuple(rows))
+
+
+@bound
 def session(*, worker: str, own: int, liveness_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("session"), (worker, own, liveness_ms, *rows))
 
@@ -266,13 +271,19 @@ def cron(
     clock: str,
     worker: str,
     retention_ms: int,
+    marker: str = "",
     name: str,
     tick: int | str,
     ttl_ms: int,
     overlap: str,
+    schedule: str,
+    was: str = "",
     rows: Iterable[Argument],
 ) -> Call:
-    return Call(lua.load("cron"), (clock, worker, retention_ms, name, tick, ttl_ms, overlap, *rows))
+    return Call(
+        lua.load("cron"),
+        (clock, worker, retention_ms, marker, name, tick, ttl_ms, overlap, schedule, was, *rows),
+    )
 
 
 @bound

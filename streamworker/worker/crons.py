@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from streamworker.app import App
@@ -19,7 +20,10 @@ from streamworker.core.job import encode_envelope
 from streamworker.core.router import Subject
 from streamworker.store import scripts
 from streamworker.store.caller import Caller, backoff
+from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
+from streamworker.store.placing import restoring
+from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
 
 log = logging.getLogger("streamworker.worker")
@@ -45,6 +49,16 @@ class _Turn:
         return self.tick + self.stand_back_ms
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the script says of a cron: of the tick, and of what counted before."""
+
+    verdict: str
+    last: int  # ms of the last tick that counted, or when the cron was noted
+    since: int  # ms from when its schedule holds; 0: always
+    said: str  # that schedule, as the worker that ran the last tick had it; '': nobody has said
+
+
 class Crons:
     """The crons of one app, as one worker runs them."""
 
@@ -52,7 +66,10 @@ class Crons:
         settings = app.settings
         self._app = app
         self._worker = worker
-        self._caller = Caller(settings.redis_url, Keys(settings.namespace).tag, patience=settings.lease)
+        self._keys = Keys(settings.namespace)
+        self._caller = Caller(settings.redis_url, self._keys.tag, patience=settings.lease)
+        self._pressures = Pressures()
+        self._marker = ""  # of the mirror, as this worker knows it
         self._stopping = asyncio.Event()
         self._turns: list[_Turn] = []
         # Redis's clock less our monotonic one, in ms: our own clock is never asked what time it is.
@@ -87,9 +104,12 @@ class Crons:
 
     async def _begin(self, cron: Cron) -> _Turn:
         """What is to be run first: the tick that nobody was up for, or the next one."""
-        _, last = await self._ask(cron, None)
+        found = await self._ask(cron, None)
         now = self._now()
-        missed = cron.missed(last_ms=last, now_ms=now)
+        if cron.begins_anew(found.said, last_ms=max(found.last, found.since), now_ms=now):
+            log.info("cron %s: it was %s until now", cron.name, found.said)
+            found = await self._ask(cron, None, was=found.said)
+        missed = cron.missed(last_ms=max(found.last, found.since), now_ms=now)
         if missed is not None:
             log.info("cron %s: nobody was up at %s; it runs now", cron.name, cron.schedule.moment(missed))
         tick = missed if missed is not None else cron.schedule.next_after(now)
@@ -109,7 +129,7 @@ class Crons:
             turn.tick = turn.cron.following(turn.tick - 1, now_ms=self._now())
         tick = turn.tick
         try:
-            verdict, _ = await self._ask(turn.cron, tick)
+            verdict = (await self._ask(turn.cron, tick)).verdict
         except Exception:
             turn.stand_back_ms = self._now() - turn.tick + AGAIN_AFTER_MS
             raise
@@ -120,25 +140,40 @@ class Crons:
             log.info("cron %s: an earlier job is open, so this tick is skipped", turn.cron.name)
         turn.tick = turn.cron.following(tick, now_ms=self._now())
 
-    async def _ask(self, cron: Cron, tick: int | None) -> tuple[str, int]:
-        """Run one tick, or only note the cron: (verdict, last tick that counted or was noted)."""
+    async def _ask(self, cron: Cron, tick: int | None, *, was: str = "") -> _Answer:
+        """Run one tick, or only note the cron; `was`: the schedule that it takes the place of.
+
+        Raises EnqueueRejected while Redis is being restored.
+        """
         call = scripts.cron(
             clock="",
             worker=self._worker,
             retention_ms=scripts.RETENTION_MS,
+            marker=self._marker,
             name=cron.name,
             tick="" if tick is None else tick,
             ttl_ms=0 if tick is None else cron.ttl_ms(tick),
             overlap=cron.overlap,
-            rows=() if tick is None else self._job(cron, tick).row(),
+            schedule=cron.schedule.text,
+            was=was,
+            rows=() if tick is None else (await self._job(cron, tick)).row(),
         )
-        verdict, now, last, _ = await self._caller.run(call)
+        verdict, now, last, _, since, said, marker = await self._caller.run(call)
         self._set_clock(int(now))
-        return verdict.decode(), int(last)
+        if verdict == b"RESTORING":
+            raise restoring()
+        self._marker = marker.decode()
+        return _Answer(verdict.decode(), int(last), int(since or 0), said.decode())
 
-    def _job(self, cron: Cron, tick: int) -> NewJob:
+    async def _job(self, cron: Cron, tick: int) -> NewJob:
         task = self._app.tasks[cron.name]
-        policy, placed = task.policy, self._app.router.decide(Subject(cron.name, task.policy.lane))
+        policy, router = task.policy, self._app.router
+        if fields := self._pressures.wanted(router):
+            with suppress(ReplyError):  # may not be read: what was heard before is used on
+                self._pressures.note(
+                    router, await self._caller.command("HMGET", self._keys.policies, *fields)
+                )
+        placed = router.decide(Subject(cron.name, policy.lane), self._pressures.levels)
         return NewJob(
             job_id=cron.job_id(tick, namespace=self._app.settings.namespace),
             task=cron.name,
@@ -148,6 +183,7 @@ class Crons:
             max_starts=policy.max_starts,
             gates=task.gates.line({}, tenant=None, lane=placed.lane, number=0) if task.gates else "",
             route=placed.why,
+            backlog=placed.backlog,
         )
 
     def _now(self) -> int:

@@ -449,11 +449,11 @@ MUTATIONS = [
              test_cron.test_a_user_s_cancel_of_the_running_job_is_not_overwritten),
     Mutation("cron.lua", "    if rec then replace(rec) end\n", "",
              test_cron.test_replace_ends_the_job_that_waits),
-    Mutation("cron.lua", "elseif not last then", "elseif true then",
+    Mutation("cron.lua", "'RESTORING' and not last then", "'RESTORING' then",
              test_cron.test_a_cron_that_is_new_has_missed_nothing),
     Mutation("cron.lua", "job, 'PX', ttl_ms)", "job)",
              test_cron.test_a_tick_that_has_come_is_one_job_whoever_asks),
-    Mutation("cron.lua", "  last, last_job = tick, job\n", "",
+    Mutation("cron.lua", "  last, last_job, since, said = tick, job, '0', schedule\n", "",
              test_cron.test_a_tick_that_has_come_is_one_job_whoever_asks),
     # --- the manifest (D17)
     Mutation("publish.lua", "if stands ~= ARGV[i + 1] then", "do",

@@ -13,23 +13,38 @@ SECOND = 1000
 TTL = 60_000
 
 
-def call(shard: Shard, tick: int | None, *, overlap: str = "skip", worker: str = "w1") -> scripts.Call:
+MINUTELY, HOURLY = "UTC * * * * *", "Europe/Berlin 0 * * * *"
+
+
+def call(
+    shard: Shard,
+    tick: int | None,
+    *,
+    overlap: str = "skip",
+    worker: str = "w1",
+    marker: str = "",
+    schedule: str = MINUTELY,
+    was: str = "",
+) -> scripts.Call:
     rows = () if tick is None else job(f"j{tick}", task="sweep").row()
     return scripts.cron(
         clock=shard.clock,
         worker=worker,
         retention_ms=RETENTION,
+        marker=marker,
         name="sweep",
         tick="" if tick is None else tick,
         ttl_ms=TTL,
         overlap=overlap,
+        schedule=schedule,
+        was=was,
         rows=rows,
     )
 
 
 def ask(shard: Shard, tick: int | None, *, overlap: str = "skip", worker: str = "w1") -> tuple[str, int, str]:
     """(verdict, last tick, its job); the reply says what time it is."""
-    verdict, now, last, job_id = shard.send(call(shard, tick, overlap=overlap, worker=worker))
+    verdict, now, last, job_id, *_ = shard.send(call(shard, tick, overlap=overlap, worker=worker))
     assert int(now) == shard.now
     return verdict.decode(), int(last), job_id.decode()
 
@@ -209,7 +224,7 @@ def test_a_call_that_was_cut_off_before_its_key_is_completed_by_anybody(shard: S
 
     shard.check(f"j{START}", status="succeeded")
     assert shard.claim() == []
-    assert state_of(shard) == f"{START} j{START}"
+    assert state_of(shard) == f"{START} j{START} 0 {MINUTELY}"
     assert key_of(START) in shard.look().strings
 
 
@@ -223,3 +238,97 @@ def test_a_tick_s_job_recovers_like_any_other(shard: Shard) -> None:
     (candidate,) = shard.found_dead()
 
     assert candidate.job_id == f"j{tick}"
+
+
+# --- a Redis that lost data -------------------------------------------------------------------------------
+
+
+def told(shard: Shard, marker: str, *, tick: int | None = START) -> tuple[str, str]:
+    """(verdict, the marker that stands)."""
+    reply = shard.send(call(shard, tick, marker=marker))
+    return reply[0].decode(), reply[-1].decode()
+
+
+@pytest.mark.parametrize(("marker", "stands"), [("m1", None), ("m1", "m2"), ("m1", "m1"), ("", "m1")])
+@pytest.mark.parametrize("tick", [START, None])
+def test_no_tick_counts_while_a_loss_is_not_restored(
+    shard: Shard, marker: str, stands: str | None, tick: int | None
+) -> None:
+    """A worker that knows the mirror's marker is refused by another or none, and everybody by a restoring."""
+    if stands is not None:
+        shard.redis("HSET", shard.keys.policies, "mirror", stands)
+    if stands == "m1":
+        shard.redis("HSET", shard.keys.policies, "restoring", "1")
+    before = shard.look()
+
+    assert told(shard, marker, tick=tick) == ("RESTORING", stands or "")
+
+    assert shard.look() == before, "nor is the cron noted as new"
+
+
+@pytest.mark.parametrize(("marker", "stands"), [("", "m1"), ("m1", "m1"), ("m1", "off"), ("", None)])
+def test_a_worker_learns_the_marker_that_stands(shard: Shard, marker: str, stands: str | None) -> None:
+    if stands is not None:
+        shard.redis("HSET", shard.keys.policies, "mirror", stands)
+
+    assert told(shard, marker) == ("OK", "m1" if stands == "m1" else "")
+
+
+# --- another schedule --------------------------------------------------------------------------------------
+
+
+def held(shard: Shard, schedule: str, was: str = "") -> tuple[int, str, str, str]:
+    """What a worker with this schedule finds: last tick, its job, since when which schedule holds."""
+    _, _, last, job_id, since, said, _ = shard.send(call(shard, None, schedule=schedule, was=was))
+    return int(last), job_id.decode(), since.decode(), said.decode()
+
+
+def test_a_schedule_that_takes_the_place_of_another_holds_from_then_on(shard: Shard) -> None:
+    assert held(shard, MINUTELY) == (START, "-", "0", MINUTELY)
+    shard.now += SECOND
+    ask(shard, START + SECOND)
+    shard.now += SECOND
+    before = (START + SECOND, f"j{START + SECOND}")
+
+    assert held(shard, HOURLY) == (*before, "0", MINUTELY), "asked only"
+    assert held(shard, HOURLY, was="UTC 1 * * * *") == (*before, "0", MINUTELY), "it was another"
+    assert held(shard, HOURLY, was=MINUTELY) == (*before, str(shard.now), HOURLY)
+    shard.now += SECOND
+    assert held(shard, HOURLY, was=MINUTELY) == (*before, str(shard.now - SECOND), HOURLY), "once"
+    assert ask(shard, START + 2 * SECOND)[0] == "SKIPPED", "the job before it is still open"
+
+
+def test_a_cron_of_before_schedules_were_kept_says_none(shard: Shard) -> None:
+    shard.redis("HSET", shard.keys.crons, "sweep", f"{START - SECOND} j1")
+
+    assert held(shard, MINUTELY) == (START - SECOND, "j1", "", "")
+    assert ask(shard, START) == ("OK", START, f"j{START}")
+    assert held(shard, MINUTELY) == (START, f"j{START}", "0", MINUTELY)
+
+
+# --- recall: what the durable record knows of ticks --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stands", "becomes"),
+    [
+        (None, f"{START} j1 "),
+        (f"{START + SECOND} - 0 {MINUTELY}", f"{START} j1 0 {MINUTELY}"),
+        (f"{START - SECOND} j0 7 {MINUTELY}", f"{START} j1 7 {MINUTELY}"),
+        (f"{START - SECOND} j0", f"{START} j1 "),
+        (f"{START} j1 0 {MINUTELY}", None),
+        (f"{START + SECOND} j2 0 {MINUTELY}", None),
+    ],
+)
+def test_a_cron_that_forgot_its_last_tick_is_told(
+    shard: Shard, stands: str | None, becomes: str | None
+) -> None:
+    if stands is not None:
+        shard.redis("HSET", shard.keys.crons, "sweep", stands)
+
+    told = shard.send(scripts.recall(rows=["sweep", START, "j1"]))
+
+    assert told == (becomes is not None)
+    assert state_of(shard) == (becomes or stands)
+    shard.now = START + SECOND
+    assert ask(shard, START)[0] == "ALREADY", "it does not run again"

@@ -203,6 +203,7 @@ def test_a_tick_of_a_cron_is_refused_whole_and_a_skipped_one_is_counted(alone: S
             tick=alone.now,
             ttl_ms=60_000,
             overlap=overlap,
+            schedule="UTC * * * * *",
             rows=job(f"j{alone.now}").row(),
         )
         return alone.send(call)[0]

@@ -341,6 +341,7 @@ def _cron(overlap: str, *, held: bool = False) -> Arrange:
             tick=shard.now,
             ttl_ms=60_000,
             overlap=overlap,
+            schedule="UTC * * * * *",
             rows=job(f"j{shard.now}").row(),
         )
 
@@ -363,8 +364,30 @@ def note_a_cron(shard: Shard) -> scripts.Call:
         tick="",
         ttl_ms=0,
         overlap="skip",
+        schedule="UTC * * * * *",
         rows=(),
     )
+
+
+def change_the_schedule_of_a_cron(shard: Shard) -> scripts.Call:
+    shard.send(note_a_cron(shard))
+    return scripts.cron(
+        clock=shard.clock,
+        worker="w1",
+        retention_ms=RETENTION,
+        name="add",
+        tick="",
+        ttl_ms=0,
+        overlap="skip",
+        schedule="UTC 0 * * * *",
+        was="UTC * * * * *",
+        rows=(),
+    )
+
+
+def recall(shard: Shard) -> scripts.Call:
+    shard.send(note_a_cron(shard))
+    return scripts.recall(rows=["add", shard.now - 1000, "j1"])
 
 
 def publish(shard: Shard) -> scripts.Call:
@@ -519,6 +542,7 @@ CASES: dict[str, Arrange] = {
     "elect": elect,
     "pressure": pressure,
     "cron: new": note_a_cron,
+    "cron: another schedule": change_the_schedule_of_a_cron,
     "cron: skip": _cron("skip"),
     "cron: queue": _cron("queue"),
     "cron: replace": _cron("replace"),
@@ -529,6 +553,7 @@ CASES: dict[str, Arrange] = {
     "restore: over": restore_an_end,
     "restore: behind": restore_behind,
     "hold": hold,
+    "recall": recall,
     "watch": look,
     "claim: gates": claim_at_gates,
     "claim: a grant": claim_a_grant,

@@ -165,6 +165,26 @@ def test_a_short_pause_loses_no_tick_and_after_a_long_one_only_the_latest_runs()
     assert cron("0 0 1 1 *").following(start - 40 * DAY, now_ms=start) == ms("2027-01-01T00:00:00")
 
 
+@pytest.mark.parametrize(
+    ("said", "anew"),
+    [
+        ("", False),
+        ("UTC 0 9 * * *", False),
+        ("UTC 0 3 * * *", True),
+        ("Europe/Berlin 0 9 * * *", True),
+        ("UTC 30 9 * * *", False),
+        ("Mars/Olympus 0 9 * * *", True),
+        ("nonsense", True),
+    ],
+)
+def test_a_schedule_that_changed_begins_anew_unless_a_tick_of_the_old_one_was_missed(
+    said: str, anew: bool
+) -> None:
+    last, now = ms("2026-01-10T09:00:00"), ms("2026-01-10T12:00:00")
+
+    assert cron("0 9 * * *").begins_anew(said, last_ms=last, now_ms=now) is anew
+
+
 def test_the_key_of_a_tick_outlives_what_clocks_may_differ_by() -> None:
     assert cron().ttl_ms(ms("2026-01-10T12:00:00")) == 60_000
     assert cron("*/5 * * * *").ttl_ms(ms("2026-01-10T12:00:00")) == 600_000

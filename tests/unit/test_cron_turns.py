@@ -9,7 +9,7 @@ import pytest
 from streamworker import App, Context
 from streamworker.core.cron import Cron
 from streamworker.worker import crons as turns
-from streamworker.worker.crons import Crons
+from streamworker.worker.crons import Crons, _Answer
 
 TICK = 1_767_225_600_000
 
@@ -27,12 +27,12 @@ def crons_of(namespace: str) -> tuple[Crons, dict[str, Cron]]:
     return Crons(app, "w"), app.crons
 
 
-def test_a_tick_has_another_id_in_each_namespace() -> None:
+async def test_a_tick_has_another_id_in_each_namespace() -> None:
     """One Postgres may hold the mirrors of many, and its jobs are told apart by id alone."""
     ids = set()
     for namespace in ("a", "b"):
         crons, declared = crons_of(namespace)
-        ids.add(crons._job(declared["sweep"], TICK).job_id)
+        ids.add((await crons._job(declared["sweep"], TICK)).job_id)
 
     assert len(ids) == 2
 
@@ -45,13 +45,13 @@ async def test_a_cron_that_cannot_be_asked_for_holds_up_no_other(
     crons, _ = crons_of("a")
     asked = asyncio.Event()
 
-    async def ask(cron: Cron, tick: int | None) -> tuple[str, int]:
+    async def ask(cron: Cron, tick: int | None) -> _Answer:
         crons._set_clock(TICK)
         if tick is not None and cron.name == "sweep":
             raise ZeroDivisionError("accept")
         if tick is not None:
             asked.set()
-        return "OK", TICK - 1000
+        return _Answer("OK", TICK - 1000, 0, cron.schedule.text)
 
     monkeypatch.setattr(crons, "_ask", ask)
     running = asyncio.create_task(crons.run())

@@ -1,0 +1,105 @@
+"""A cron whose schedule has changed, and one whose lane is under pressure, as a worker sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from streamworker import App, Context, Lane, Route
+from streamworker.store import pressures
+from streamworker.worker.crons import Crons
+from tests.integration.history import Observer
+from tests.servers import BenchServer
+
+MINUTE = 60_000
+#: Has no tick in the days around today, unless that is the 29th of February; and one in each minute.
+SELDOM, MINUTELY = "0 0 29 2 *", "* * * * *"
+JOB = "018f3f2e-0000-7000-8000-000000000000"
+
+
+@pytest.fixture
+def observer(valkey: BenchServer, namespace: str) -> Iterator[Observer]:
+    with Observer(valkey.url, namespace) as observer:
+        yield observer
+
+
+def app_of(server: BenchServer, namespace: str, spec: str, **options: Any) -> App:
+    """An app with one cron."""
+    app = App("crons", redis_url=server.url, namespace=namespace, **options)
+
+    @app.cron(spec, overlap="queue")
+    async def sweep(ctx: Context) -> None: ...
+
+    return app
+
+
+@asynccontextmanager
+async def turning(app: App) -> AsyncIterator[Crons]:
+    crons = Crons(app, "w")
+    try:
+        yield crons
+    finally:
+        await crons.close()
+
+
+def now_ms(observer: Observer) -> int:
+    seconds, micros = observer.redis.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "made_up"),
+    [
+        (f"0 UTC {SELDOM}", MINUTELY, False),  # it has run when it was to run, until it was changed
+        (f"0 Mars/Olympus {MINUTELY}", MINUTELY, False),  # nobody can tell
+        (f"0 Europe/Berlin {MINUTELY}", MINUTELY, True),  # it was missed by the old schedule as well
+        (f"0 UTC {MINUTELY}", "*  * * * *", True),  # the same
+        ("", MINUTELY, True),  # as it was kept before schedules were
+    ],
+)
+async def test_a_schedule_that_changed_has_missed_nothing(
+    valkey: BenchServer, namespace: str, observer: Observer, before: str, after: str, made_up: bool
+) -> None:
+    """A daily cron that ran at 3 and is moved to 9 by a deploy at noon does not run twice that day."""
+    now = now_ms(observer)
+    observer.redis.hset(observer.keys.crons, "sweep", f"{now - 60 * MINUTE} {JOB} {before}".rstrip())
+    app = app_of(valkey, namespace, after)
+    (cron,) = app.crons.values()
+
+    for _ in range(2):  # the second worker finds what the first one noted
+        async with turning(app) as crons:
+            assert ((await crons._begin(cron)).tick <= now_ms(observer)) is made_up
+
+
+async def test_ticks_go_by_the_pressure_of_their_lane_as_other_jobs_do(
+    valkey: BenchServer, namespace: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pressures, "FRESH", 0.0)  # asked for each time
+    app = app_of(
+        valkey,
+        namespace,
+        MINUTELY,
+        lanes={"normal": Lane(pressure=(3, 5)), "bulk": Lane()},
+        routes=[Route("backlog", pressure="over"), Route("bulk", pressure="high")],
+    )
+    (cron,) = app.crons.values()
+    tick = now_ms(observer) // MINUTE * MINUTE
+    observer.redis.hset(observer.keys.crons, "sweep", f"{tick - 9 * MINUTE} -")
+    found = {}
+
+    async with turning(app) as crons:
+        for ago, level in ((2, "ok"), (1, "high"), (0, "over")):
+            observer.redis.hset(observer.keys.policies, "pressure:normal", level)
+            at = tick - ago * MINUTE
+            assert (await crons._ask(cron, at)).verdict == "OK"
+            record = observer.record(cron.job_id(at, namespace=namespace))
+            found[level] = (record.lane, record.text("bl"), record.entry and record.entry[0])
+
+    assert found == {
+        "ok": ("normal", None, "a"),
+        "high": ("bulk", None, "a"),
+        "over": ("normal", "rule", "b"),
+    }
