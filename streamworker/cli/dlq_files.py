@@ -142,6 +142,8 @@ def export(
 ) -> None:
     """Write dead letters as lines of JSON, with all that a replay needs. Nothing is taken away.
 
+    The last line says how many they are, so that an import notices a file that was cut.
+
     Example: streamworker dlq export --all --file letters.jsonl
     """
     from streamworker.ops import dlq
@@ -156,6 +158,7 @@ def export(
                 async for line in dlq.export(queue, await chosen.which(queue)):
                     out.write(line)
                     count += 1
+            out.write(dlq.end_line(count))
             out.flush()
         return count
 
@@ -215,7 +218,11 @@ def bring_back(
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise CommandFailed(f"{file}: {error.strerror}") from None
-    found = list(dlq.read_lines(data.splitlines()))
+    found, whole = dlq.read_lines(data.splitlines())
+    if not whole:
+        say(
+            "note: the end of an export is missing: an older version wrote this, or it was cut at a line's end"
+        )
 
     done = on_queue(settings, lambda queue: dlq.bring_back(queue, found, actor=actor()))
     if as_json:

@@ -176,9 +176,34 @@ def test_only_what_is_meant_is_exported(desk: Desk) -> None:
     desk.dead("a")
     wanted = desk.dead("b")
 
-    lines = desk.call("dlq", "export", "--task", "b").stdout.splitlines()
+    *lines, end = desk.call("dlq", "export", "--task", "b").stdout.splitlines()
 
     assert [json.loads(line)["id"] for line in lines] == [wanted]
+    assert json.loads(end) == {"format": portable.END, "letters": 1}
+
+
+def test_an_export_that_was_cut_is_told_from_a_whole_one(desk: Desk) -> None:
+    ids = [desk.dead("a"), desk.dead("a")]
+    first, second, end = desk.call("dlq", "export", "--all").stdout.splitlines()
+    desk.call("dlq", "discard", *ids, "--yes")
+
+    for cut in (
+        f"{first}\n{end}\n",
+        f"{first}\n{second}\n{second}\n{end}",
+        f"{end}\n",
+        f"{first}\n{second[:99]}",
+    ):
+        desk.refused("dlq", "import", "-", stdin=cut)
+    said = desk.refused("dlq", "import", "-", stdin=f"{first}\n{end}\n{second}\n")
+    assert said.startswith("line 2 says that 2 letters are before it, and there is 1: ")
+    assert letters(desk) == []
+    # Whole ones one after the other are a whole one; a line's end that was lost is no letter's.
+    twice = desk.call("dlq", "import", "-", stdin=f"{first}\n{second}\n{end}\n\n{first}\n{second}\n{end}")
+    assert "note:" not in twice.stderr
+    assert len(letters(desk)) == 2
+    for old in (first, f"{first}\n{second}\n", f"{first}\n{second}\n{end}\n{first}\n", ""):
+        told = desk.call("dlq", "import", "-", stdin=old)
+        assert "note: the end of an export is missing" in told.stderr
 
 
 def test_a_file_is_replaced_by_a_whole_export_or_not_at_all(
@@ -200,7 +225,7 @@ def test_a_file_is_replaced_by_a_whole_export_or_not_at_all(
     assert sorted(tmp_path.iterdir()) == [file, link]
     desk.call("dlq", "export", "--all", "--file", str(link))
 
-    assert len(file.read_text().splitlines()) == 2
+    assert len(file.read_text().splitlines()) == 3
     assert link.is_symlink()
     assert file.stat().st_mode & 0o777 == 0o600
     desk.call("dlq", "export", "--all", "--file", os.devnull)
@@ -251,11 +276,11 @@ def broken(line: dict[str, Any]) -> list[str]:
 
 def test_a_file_with_one_bad_line_changes_nothing(desk: Desk) -> None:
     job_id = desk.dead("a")
-    good = desk.call("dlq", "export", job_id).stdout
+    good = desk.call("dlq", "export", job_id).stdout.splitlines()[0]
     desk.call("dlq", "discard", job_id)
 
     for bad in broken(json.loads(good)):
-        said = desk.refused("dlq", "import", "-", stdin=f"{good}\n{bad}\n")
+        said = desk.refused("dlq", "import", "-", stdin=f"{good}\n\n{bad}\n")
 
         assert said.startswith("line 3 is no exported dead letter: ")
     assert letters(desk) == []

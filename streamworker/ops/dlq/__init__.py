@@ -6,7 +6,7 @@ from streamworker.ops.dlq.editing import Edit, NotEdited, edit, prepare
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
 from streamworker.ops.dlq.moves import Moved, Which, discard
-from streamworker.ops.dlq.portable import BadLine, Imported, bring_back, export, read_lines
+from streamworker.ops.dlq.portable import BadLine, Imported, bring_back, end_line, export, read_lines
 from streamworker.ops.dlq.replaying import CALM, Pace, replay
 from streamworker.ops.dlq.views import listing, show
 
@@ -29,6 +29,7 @@ __all__ = [
     "causes",
     "discard",
     "edit",
+    "end_line",
     "export",
     "find",
     "key_of",

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,8 @@ from streamworker.store.queue import Queue
 
 #: What the first field of each line says.
 FORMAT = "streamworker.dead-letter.1"
+#: And that of the last, which has the number of letters: without it, nobody could tell that a file was cut.
+END = "streamworker.dead-letters.end.1"
 #: Fields of a letter that are whole numbers, those that are moments in ms, and all that it has.
 _NUMBERS = ("attempt", "starts", "strikes", "epoch", "version")
 _MOMENTS = ("at", "dead_at")
@@ -42,7 +44,7 @@ _FIELDS = (
 
 
 class BadLine(StreamworkerError):
-    """A line that is no dead letter; the message names it. Nothing was imported."""
+    """A line that cannot stand there; the message names it. Nothing was imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ async def export(queue: Queue, which: Which) -> AsyncIterator[bytes]:
             yield _line(pairs(flat))
 
 
+def end_line(count: int) -> bytes:
+    """The last line of an export of so many letters."""
+    return json.dumps({"format": END, "letters": count}, separators=(",", ":")).encode() + b"\n"
+
+
 def _line(fields: dict[bytes, bytes]) -> bytes:
     told: dict[str, Any] = {"format": FORMAT}
     for name, value in fields.items():
@@ -78,14 +85,32 @@ def _line(fields: dict[bytes, bytes]) -> bytes:
     return json.dumps(told, separators=(",", ":")).replace("\x7f", "\\u007f").encode() + b"\n"
 
 
-def read_lines(lines: Iterable[bytes]) -> Iterator[dict[str, bytes]]:
-    """The letters of such lines; empty lines are passed over. Raises BadLine."""
+def read_lines(lines: Iterable[bytes]) -> tuple[list[dict[str, bytes]], bool]:
+    """The letters of such lines, and whether they end as an export does; empty lines are passed over.
+
+    Several exports may follow each other. Raises BadLine.
+    """
+    found: list[dict[str, bytes]] = []
+    ended, whole = 0, False
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                yield _fields(orjson.loads(line))
-            except (ValueError, StreamworkerError, binascii.Error) as error:
-                raise BadLine(f"line {number} is no exported dead letter: {error}") from None
+        if not line.strip():
+            continue
+        try:
+            told = orjson.loads(line)
+            whole = isinstance(told, dict) and told.get("format") == END
+            if not whole:
+                found.append(_fields(told))
+                continue
+        except (ValueError, StreamworkerError, binascii.Error) as error:
+            raise BadLine(f"line {number} is no exported dead letter: {error}") from None
+        there, ended = len(found) - ended, len(found)
+        if told.get("letters") != there:
+            raise BadLine(
+                f"line {number} says that {told.get('letters')} letters are before it, and there "
+                f"{'is' if there == 1 else 'are'} {there}: the file was cut or edited; to import what is "
+                "there, take that line out"
+            )
+    return found, whole
 
 
 def _fields(told: Any) -> dict[str, bytes]:
