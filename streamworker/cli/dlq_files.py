@@ -220,9 +220,7 @@ def bring_back(
         raise CommandFailed(f"{file}: {error.strerror}") from None
     found, whole = dlq.read_lines(data.splitlines())
     if not whole:
-        say(
-            "note: the end of an export is missing: an older version wrote this, or it was cut at a line's end"
-        )
+        say("note: the end of an export is missing: an older version wrote this, or it was cut")
 
     done = on_queue(settings, lambda queue: dlq.bring_back(queue, found, actor=actor()))
     if as_json:

@@ -63,8 +63,13 @@ def listen(worker: Worker, *, supervised: bool) -> Callable[[], None]:
     for number, then in heard.items():
         loop.add_signal_handler(number, then)
     let_forks_be()
+    told = signal.set_wakeup_fd(-1)  # there is no other way to ask where the interpreter tells the loop
+    signal.set_wakeup_fd(told)
 
     def see_to_it() -> None:
+        with suppress(ValueError, OSError):
+            if signal.set_wakeup_fd(told) != told:
+                log.warning("worker %s: a handler had all signals set aside; they are heard again", worker.id)
         # A function in place of ours does no harm: the loop is told all the same.
         for number, then in heard.items():
             if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):

@@ -72,9 +72,12 @@ async def stop_the_loop(ctx: Context) -> str:
 
 
 @app.task
-async def set_aside(ctx: Context, ignore: bool) -> int:
+async def set_aside(ctx: Context, how: str) -> int:
     """As libraries do in the main thread that want to end in their own way."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if ignore else signal.SIG_DFL)
+    if how == "no wake-up":
+        signal.set_wakeup_fd(-1)
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if how == "ignore" else signal.SIG_DFL)
     return ctx.attempt
 
 

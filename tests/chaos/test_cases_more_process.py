@@ -203,14 +203,14 @@ def test_a_worker_whose_app_never_starts_can_be_stopped(start: Start) -> None:
     assert worker.wait(10) == 0
 
 
-@pytest.mark.parametrize("ignore", [True, False])
+@pytest.mark.parametrize("how", ["ignore", "default", "no wake-up"])
 def test_a_signal_that_a_handler_sets_aside_is_heard_again(
-    start: Start, client: SyncClient, observer: Observer, ignore: bool
+    start: Start, client: SyncClient, observer: Observer, how: str
 ) -> None:
     """The worker was deaf to SIGTERM, or died of it with all that it ran."""
     worker = start("--grace", "10s")
-    client.result(client.enqueue("set_aside", {"ignore": ignore}).id, timeout=10)
-    worker.wait_for_log("SIGTERM set aside")
+    client.result(client.enqueue("set_aside", {"how": how}).id, timeout=10)
+    worker.wait_for_log("set aside")
     job = working(worker, client, 1.0)
 
     worker.terminate()
