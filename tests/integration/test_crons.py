@@ -115,7 +115,7 @@ def test_five_processes_run_each_second_exactly_once_and_never_two_at_once_with_
     order = [run.what for run in slow]
     assert len(began) >= SECONDS // 4
     assert order == ["began", "ended"] * len(began), "never two at once"
-    last, job_id = observer.redis.hget(observer.keys.crons, "slow").decode().split(" ")
+    last, job_id = observer.redis.hget(observer.keys.crons, "slow").decode().split(" ")[:2]
     skipped = observer.stats()["cron_skipped:slow"]
     assert skipped + len(began) == int(last) // 1000 - began[0].tick + 1, "each tick ran or was counted"
     assert skipped >= SECONDS // 3
