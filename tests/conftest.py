@@ -29,7 +29,7 @@ _namespace_numbers = itertools.count(1)
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("others", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("STREAMWORKER_PROPERTIES", "same"))
-# A shell has what it runs in the background ignore Ctrl-C, and the processes that tests start would inherit it.
+# A shell has what it runs in the background ignore Ctrl-C, and what tests start would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
