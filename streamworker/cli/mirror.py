@@ -47,7 +47,7 @@ Dsn = Annotated[
 
 
 def _dsn(given: str | None) -> str:
-    from streamworker.postgres.connection import check_dsn
+    from streamworker.postgres.dsn import check_dsn
 
     if not given:
         raise CommandFailed("which Postgres? Name it with --dsn, or set STREAMWORKER_POSTGRES_DSN", code=2)

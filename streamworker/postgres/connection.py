@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
+from streamworker.postgres.dsn import read_dsn, redact, unreadable
 
 if TYPE_CHECKING:
     import asyncpg
@@ -17,7 +16,6 @@ CONNECT_TIMEOUT, STATEMENT_TIMEOUT = 5.0, 30.0
 #: What we are called in `pg_stat_activity`.
 APPLICATION = "streamworker"
 
-_SECRET = re.compile(r"(?<=://)([^:@/]*):[^@/]*@")
 #: SQLSTATE classes that are about what was sent, not about the server: data, constraint, limit.
 _DATA = ("22", "23", "54")
 #: Read-only: a primary that became a replica, or a disk that is full. The next connection may find another.
@@ -33,28 +31,14 @@ class PostgresUnavailable(StreamworkerError, ConnectionError):
         super().__init__(f"Postgres: {problem}")
 
 
-def redact(dsn: str) -> str:
-    """The DSN without its password (R28)."""
-    return _SECRET.sub(r"\1:***@", re.sub(r"(?<=[?&]password=)[^&]*", "***", dsn))
-
-
-def check_dsn(dsn: str) -> str:
-    """Return the DSN. Raises ConfigurationError for another scheme."""
-    if urlsplit(dsn).scheme not in ("postgres", "postgresql"):
-        raise ConfigurationError(
-            f"the Postgres DSN {redact(dsn)!r} must begin with postgresql://, "
-            "such as postgresql://user@host:5432/database"
-        )
-    return dsn
-
-
 async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = True) -> asyncpg.Connection:
     """One connection, to a server that can write unless `writes` is false.
 
-    Statements are prepared under no name, so that PgBouncer in transaction mode may stand between. Raises
-    PostgresUnavailable, or ConfigurationError when asyncpg is not installed or the DSN is none.
+    `timeout` seconds, unless the DSN says `connect_timeout`. Statements are prepared under no name, so that
+    PgBouncer in transaction mode may stand between. Raises PostgresUnavailable, or ConfigurationError when
+    asyncpg is not installed or the DSN is none.
     """
-    check_dsn(dsn)
+    said = read_dsn(dsn)
     try:
         import asyncpg
         from asyncpg.connect_utils import SessionAttribute
@@ -62,23 +46,31 @@ async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = 
         raise ConfigurationError("asyncpg is not installed: pip install 'streamworker[postgres]'") from None
     try:
         connection: asyncpg.Connection = await asyncpg.connect(
-            dsn,
-            timeout=timeout,
+            said.text,
+            timeout=said.timeout or timeout,
             command_timeout=STATEMENT_TIMEOUT,
             statement_cache_size=0,
-            server_settings={"application_name": APPLICATION, "timezone": "UTC"},
+            server_settings={"timezone": "UTC"} | ({} if said.named else {"application_name": APPLICATION}),
             target_session_attrs=SessionAttribute.read_write if writes else SessionAttribute.any,
         )
-    except (ValueError, asyncpg.InterfaceError) as error:
-        raise ConfigurationError(f"the Postgres DSN {redact(dsn)!r} cannot be used: {error}") from None
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+    except asyncpg.PostgresError as error:
         raise unavailable(error) from error
+    except OSError as error:  # a time-out, and a certificate that is not taken, as well
+        problem = unavailable(error)
+        raise PostgresUnavailable(problem.kind, f"{problem.problem} ({redact(dsn)})") from error
+    except asyncpg.InterfaceError as error:
+        raise ConfigurationError(f"the Postgres DSN {redact(dsn)!r} cannot be used: {error}") from None
+    except ValueError:
+        raise unreadable(dsn) from None
     return connection
 
 
 def unavailable(error: BaseException) -> PostgresUnavailable:
     """What it means that this went wrong."""
     import asyncpg
+
+    if isinstance(error, PostgresUnavailable):
+        return error
 
     text = str(error) or type(error).__name__
     state = getattr(error, "sqlstate", None) or ""
@@ -116,4 +108,6 @@ def passing(error: BaseException) -> bool:
     """Whether the error is one of Postgres or the way to it, so that trying again makes sense."""
     import asyncpg
 
+    if isinstance(error, StreamworkerError):  # one that lost Redis is an OSError, too
+        return isinstance(error, PostgresUnavailable)
     return isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | OSError | TimeoutError)
