@@ -22,8 +22,18 @@ LOCK = int.from_bytes(hashlib.sha256(b"streamworker.migrate").digest()[:8], sign
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
+#: Whoever was given a schema may have no right to make one, and `IF NOT EXISTS` asks for that first.
 BOOKKEEPING = """\
-CREATE SCHEMA IF NOT EXISTS streamworker;
+DO $$ BEGIN
+    IF to_regclass('streamworker.migrations') IS NULL
+        AND current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII') THEN
+        RAISE EXCEPTION 'the encoding of database % is %, which cannot hold every text: make one with UTF8',
+            current_database(), current_setting('server_encoding');
+    END IF;
+    IF to_regnamespace('streamworker') IS NULL THEN
+        CREATE SCHEMA streamworker;
+    END IF;
+END $$;
 CREATE TABLE IF NOT EXISTS streamworker.migrations (
     number      integer PRIMARY KEY,
     name        text NOT NULL,
@@ -77,7 +87,12 @@ def render() -> str:
 
 
 async def migrate(connection: asyncpg.Connection) -> list[Migration]:
-    """Apply what is missing and return it. Raises MigrationError; then nothing was changed."""
+    """Apply what is missing and return it. Raises MigrationError; then nothing was changed.
+
+    Whoever may read `migrations` may ask for it when nothing is missing.
+    """
+    if not await pending(connection):
+        return []
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
         await connection.execute(BOOKKEEPING)

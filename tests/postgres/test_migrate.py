@@ -71,6 +71,57 @@ async def test_a_failing_migration_changes_nothing(
     await connection.close()
 
 
+async def test_whoever_was_given_the_schema_needs_no_right_to_make_one(
+    empty_database: str, each_postgres: EmbeddedPostgres
+) -> None:
+    root = await asyncpg.connect(empty_database)
+    if not await root.fetchval("SELECT 1 FROM pg_roles WHERE rolname = 'given'"):
+        await root.execute("CREATE ROLE given LOGIN")
+    await root.execute("CREATE SCHEMA streamworker AUTHORIZATION given")
+    connection = await asyncpg.connect(empty_database.replace("postgres@", "given@", 1))
+
+    assert await migrate.migrate(connection) == migrate.migrations()
+    assert await tables(connection) == TABLES
+
+    await connection.close()
+    await root.close()
+
+
+async def test_whoever_may_read_what_was_applied_may_ask_whether_something_is_missing(
+    empty_database: str,
+) -> None:
+    root = await asyncpg.connect(empty_database)
+    await migrate.migrate(root)
+    if not await root.fetchval("SELECT 1 FROM pg_roles WHERE rolname = 'looker'"):
+        await root.execute("CREATE ROLE looker LOGIN")
+    await root.execute(
+        "GRANT USAGE ON SCHEMA streamworker TO looker; GRANT SELECT ON streamworker.migrations TO looker"
+    )
+    connection = await asyncpg.connect(empty_database.replace("postgres@", "looker@", 1))
+
+    assert await migrate.migrate(connection) == []
+
+    await connection.close()
+    await root.close()
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(each_postgres: EmbeddedPostgres) -> None:
+    """Each job with a letter that it lacks went to `mirror_refused`."""
+    root = await asyncpg.connect(each_postgres.dsn)
+    await root.execute("DROP DATABASE IF EXISTS narrow")
+    await root.execute(
+        "CREATE DATABASE narrow ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    connection = await asyncpg.connect(each_postgres.dsn_of("postgres", "narrow"))
+
+    with pytest.raises(asyncpg.RaiseError, match="the encoding of database narrow is LATIN1"):
+        await migrate.migrate(connection)
+
+    assert await connection.fetchval("SELECT to_regnamespace('streamworker')") is None
+    await connection.close()
+    await root.close()
+
+
 async def test_a_file_that_was_changed_after_it_was_applied_is_refused(
     empty_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
