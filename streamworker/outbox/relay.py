@@ -46,6 +46,8 @@ POLL_EVERY = 0.2
 REFUSALS = 5
 #: Seconds between two looks for what is too old, and at how much waits.
 PRUNE_EVERY, MEASURE_EVERY = 600.0, 5.0
+#: Rows that go in one step. While there are more, each round takes one: it tells fewer than that.
+PRUNED = 2000
 #: Seconds between two attempts while a server is away, at most.
 LONGEST_PAUSE = 5.0
 #: Seconds that Redis may take to answer, and until it is asked again after it took no jobs.
@@ -137,7 +139,7 @@ class Relay:
                 )
             if self._listen:
                 await connection.add_listener(CHANNEL, lambda *_: self._woken.set())
-            log.info("relay %s: relaying the outbox of %s", self._name, self._namespace)
+            begun = False
             while not self._stopping.is_set():
                 self._woken.clear()
                 self._rest = 0.0
@@ -145,12 +147,15 @@ class Relay:
                     self._next_measure = time.monotonic() + MEASURE_EVERY
                     self.gauges.depth = await depth.measure(connection, self._namespace)
                 told = await self.round(connection)
+                if not begun:
+                    begun = True
+                    log.info("relay %s: relaying the outbox of %s", self._name, self._namespace)
                 if self._rest == 0.0:  # else Redis took none
                     self._away = ""
                     self.gauges.worked()
                 if time.monotonic() >= self._next_prune:
-                    self._next_prune = time.monotonic() + PRUNE_EVERY
-                    await table.prune(connection, self._namespace, self._keep)
+                    gone = await table.prune(connection, self._namespace, self._keep, PRUNED)
+                    self._next_prune = 0.0 if gone >= PRUNED else time.monotonic() + PRUNE_EVERY
                 if self._rest or not told:
                     await self._pause(max(self._rest, self._poll))
         finally:
@@ -309,6 +314,7 @@ async def relay_all(settings: Settings, dsn: str, name: str) -> int:
     relay = Relay(settings, dsn, name)
     connection = await connect(dsn)
     try:
+        await relay._queue.caller.command("PING")  # a round gives up at the first connection that fails
         total = 0
         while told := await relay.round(connection):
             total += told

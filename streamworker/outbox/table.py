@@ -70,12 +70,14 @@ _PRUNE = """
 WITH gone AS (
     DELETE FROM streamworker.outbox WHERE id IN (
         SELECT id FROM streamworker.outbox
-        WHERE namespace = $1 AND published_at < now() - $2::interval LIMIT 10000
+        WHERE namespace = $1 AND published_at < now() - $2::interval LIMIT $3
     ) RETURNING job_id
+), ended AS (
+    DELETE FROM streamworker.jobs j USING gone
+    WHERE j.id = gone.job_id AND j.version = 0
+      AND NOT EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on)
 )
-DELETE FROM streamworker.jobs j USING gone
-WHERE j.id = gone.job_id AND j.version = 0
-  AND NOT EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on)
+SELECT count(*) FROM gone
 """
 
 
@@ -173,6 +175,9 @@ async def end_job(connection: asyncpg.Connection, row: Row, why: str) -> None:
     await connection.execute(_END_JOB, row.job_id, why)
 
 
-async def prune(connection: asyncpg.Connection, namespace: str, keep: datetime.timedelta) -> None:
-    """Drop what was told long ago; without a mirror, the rows of its jobs as well."""
-    await connection.execute(_PRUNE, namespace, keep)
+async def prune(connection: asyncpg.Connection, namespace: str, keep: datetime.timedelta, limit: int) -> int:
+    """Drop up to `limit` rows of what was told long ago, without a mirror those of its jobs as well.
+
+    Returns how many requests went.
+    """
+    return int(await connection.fetchval(_PRUNE, namespace, keep, limit))

@@ -41,10 +41,14 @@ log = logging.getLogger("streamworker.mirror")
 
 #: ms that an elected writer may be silent before another takes over, and seconds between two looks.
 TERM_MS, ELECT_EVERY = 5000, 1.0
+#: Seconds that Redis may be silent for a mirror that tries again for ever; and for a person's `reconcile`,
+#: which leaves enqueue closed when it does not come to its end.
+PATIENCE, PATIENCE_OF_PEOPLE = 2.0, 15.0
 #: Times that a reconcile begins anew because another mirror wrote meanwhile.
 OVERTAKEN = 20
-#: Seconds between two looks for what is too old.
-PRUNE_EVERY = 3600.0
+#: Seconds between two looks for what is too old, and that one may keep the log waiting: what is left then
+#: goes by the next looks, one second after the other.
+PRUNE_EVERY, PRUNE_SECONDS = 3600.0, 0.2
 #: Seconds between two attempts while Postgres or Redis is away, at most.
 LONGEST_PAUSE = 5.0
 DEFAULT_RETENTION = datetime.timedelta(days=30)
@@ -70,7 +74,7 @@ class Mirror:
         self._name = name
         self._retention = retention
         self._keys = Keys(settings.namespace)
-        self._caller = Caller(settings.redis_url, self._keys.tag, patience=2.0, opens=opens)
+        self._caller = Caller(settings.redis_url, self._keys.tag, patience=PATIENCE, opens=opens)
         self._log = Log(self._caller, self._keys)
         self._switch = Switch(self._caller, self._keys)
         self._pace = Pace()
@@ -182,6 +186,8 @@ class Mirror:
                 "lost while the mirror was not on, and are not restored", self._name, unseen,
             )  # fmt: skip
         pipe.offset = await offsets.turn_on(connection, pipe.offset)
+        if not was_on:
+            log.info("mirror %s: it is on: what Redis loses from now on comes back", self._name)
 
     async def _pipe(self, connection: asyncpg.Connection) -> Pipe:
         """The way into Postgres, with the mirror switched on."""
@@ -195,6 +201,7 @@ class Mirror:
 
         Meant for whoever knows that Redis lost data; the mirror does it by itself on proof (D19).
         """
+        self._caller.patience = PATIENCE_OF_PEOPLE
         connection = await connect(self._dsn)
         try:
             for _ in range(OVERTAKEN):
@@ -243,14 +250,18 @@ class Mirror:
         now = time.monotonic()
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_EVERY
-            await self._prune(connection, pipe)
+            if await self._prune(connection, pipe):
+                self._next_prune = 0.0
 
-    async def _prune(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
+    async def _prune(self, connection: asyncpg.Connection, pipe: Pipe) -> bool:
+        """Whether more is too old than could go now."""
         pipe.writer.forget_days()
         seconds, _ = await self._caller.command("TIME")
         # By the clock that is behind, Redis's or ours: what went too early does not come back.
         now = datetime.datetime.fromtimestamp(min(int(seconds), time.time()), datetime.UTC)
-        pruned = await prune(connection, self._settings.namespace, keep=self._retention, now=now)
+        pruned = await prune(
+            connection, self._settings.namespace, keep=self._retention, now=now, seconds=PRUNE_SECONDS
+        )
         if pruned.days or pruned.jobs:
             log.info(
                 "mirror %s: %d days of transitions and %d jobs were too old",
@@ -258,6 +269,7 @@ class Mirror:
                 len(pruned.days),
                 pruned.jobs,
             )
+        return pruned.more
 
     async def _elected(self) -> bool:
         self._next_election = time.monotonic() + ELECT_EVERY

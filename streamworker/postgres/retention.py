@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Rows of `jobs` that one statement deletes.
 CHUNK = 1000
+#: SQLSTATE of a lock that was not to be had in time: somebody reads the table, such as pg_dump.
+_LOCKED = "55P03"
 
 DELETE_JOBS = """
 DELETE FROM streamworker.jobs WHERE id IN (
@@ -28,19 +32,38 @@ class Pruned:
 
     days: tuple[datetime.date, ...]
     jobs: int
+    more: bool = False  # time was up
 
 
 async def prune(
-    connection: asyncpg.Connection, namespace: str, *, keep: datetime.timedelta, now: datetime.datetime
+    connection: asyncpg.Connection,
+    namespace: str,
+    *,
+    keep: datetime.timedelta,
+    now: datetime.datetime,
+    seconds: float = math.inf,
 ) -> Pruned:
-    """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before."""
-    before = now - keep
-    rows = await connection.fetch("SELECT streamworker.drop_days_before($1) AS day", before.date())
+    """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before.
+
+    Jobs go until there are no more, or for about so many seconds. Days that somebody reads stay for now.
+    """
+    before, until = now - keep, time.monotonic() + seconds
+    days = await _drop_days(connection, before.date())
     oldest = new_job_id(now_ms=max(0, int(before.timestamp() * 1000)), random=bytes(RANDOM_BYTES))
     jobs = 0
     while True:
         done = await connection.execute(DELETE_JOBS, namespace, oldest, before, CHUNK)
         deleted = int(done.rsplit(" ", 1)[1])
         jobs += deleted
-        if deleted < CHUNK:
-            return Pruned(tuple(row["day"] for row in rows), jobs)
+        if deleted < CHUNK or time.monotonic() >= until:
+            return Pruned(days, jobs, deleted >= CHUNK)
+
+
+async def _drop_days(connection: asyncpg.Connection, before: datetime.date) -> tuple[datetime.date, ...]:
+    try:
+        rows = await connection.fetch("SELECT streamworker.drop_days_before($1) AS day", before)
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != _LOCKED:
+            raise
+        return ()
+    return tuple(row["day"] for row in rows)

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from streamworker.core.ids import new_job_id
-from streamworker.postgres import mirror, offsets
+from streamworker.postgres import mirror, offsets, retention
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.retention import prune
 from streamworker.postgres.writer import Writer
@@ -21,6 +21,7 @@ from tests.postgres.journal import NOON, Journal, claimed, succeeded
 from tests.servers import BenchServer
 
 DAY_MS = 86_400_000
+LATER = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
 
 async def test_old_days_and_jobs_that_ended_before_go_and_the_rest_stays(sql: asyncpg.Connection) -> None:
@@ -53,19 +54,50 @@ async def test_old_days_and_jobs_that_ended_before_go_and_the_rest_stays(sql: as
     assert {row["id"] for row in moves} == {young}
 
 
-async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connection) -> None:
-    offset = await offsets.begin(sql, "bank", 0, "marker")
+async def ended(sql: asyncpg.Connection, namespace: str, count: int) -> None:
+    """Jobs that ended long before `LATER`."""
+    offset = await offsets.begin(sql, namespace, 0, "marker")
     batch, journal = Batch(), Journal()
-    job = new_job_id(now_ms=NOON, random=bytes(8))
-    for entry in (journal.enqueued(job), journal.entry(claimed(job)), journal.entry(succeeded(job))):
-        batch.add(*entry)
+    for number in range(count):
+        job = new_job_id(now_ms=NOON, random=number.to_bytes(8))
+        for entry in (journal.enqueued(job), journal.entry(claimed(job)), journal.entry(succeeded(job))):
+            batch.add(*entry)
     await Writer(sql, "m").write(batch, offset)
 
-    later = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
-    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=later)
+
+async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connection) -> None:
+    await ended(sql, "bank", 1)
+
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER)
 
     assert pruned.jobs == 0
     assert await sql.fetchval("SELECT count(*) FROM streamworker.jobs") == 1
+
+
+async def test_what_is_too_old_goes_in_steps_that_keep_the_log_waiting_for_a_moment_each(
+    sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "CHUNK", 2)
+    await ended(sql, "shop", 5)
+    left = []
+    for _ in range(3):
+        pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER, seconds=0)
+        left.append((pruned.jobs, pruned.more))
+
+    assert left == [(2, True), (2, True), (1, False)]
+
+
+async def test_who_reads_old_days_keeps_no_old_job(dsn: str, sql: asyncpg.Connection) -> None:
+    """The days stay until the next look; the mirror took it for a Postgres that is away."""
+    await ended(sql, "shop", 1)
+    await sql.execute("ALTER FUNCTION streamworker.drop_days_before(date) SET lock_timeout = '50ms'")
+    reader = await asyncpg.connect(dsn)
+    await reader.execute("BEGIN; SELECT count(*) FROM streamworker.job_transitions")
+
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER)
+
+    assert (pruned.days, pruned.jobs) == ((), 1)
+    await reader.close()
 
 
 async def test_who_reads_all_days_keeps_no_new_day_waiting(dsn: str, sql: asyncpg.Connection) -> None:
