@@ -26,8 +26,13 @@ def move(app: App) -> Task[..., Any]:
 
 @pytest.fixture
 async def relay(app: App, sql: asyncpg.Connection, dsn: str) -> AsyncIterator[Any]:
-    """A round of a relay; returns how many requests are over."""
+    """A round of a relay; returns how many requests are over.
+
+    It is given all the time that a busy machine takes: what is not told within that is left to a later round.
+    """
     relay, connection = Relay(app.settings, dsn, "r"), await connect(dsn)
+    relay._queue.caller.patience = 60
+    await relay._queue.caller.command("PING")
     yield lambda: relay.round(connection)
     await connection.close()
     await relay._queue.close()

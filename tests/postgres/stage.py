@@ -58,9 +58,9 @@ class Stage:
         return self.process("mirror", "run", *arguments)
 
     def mirror_that_is_on(self) -> WorkerProcess:
-        """Envelopes are in the log from now on."""
+        """Envelopes are in the log from now on, and a marker that is gone proves a loss."""
         mirror = self.mirror()
-        mirror.wait_for_log("mirroring")
+        mirror.wait_for_log("it is on", timeout=PATIENCE)
         return mirror
 
     def worker(self, **env: str) -> WorkerProcess:
@@ -90,9 +90,10 @@ class Stage:
         return (await self.queue.record(job_id)).status in TERMINAL
 
     async def idle(self) -> bool:
-        """Whether no job is open."""
+        """Whether no job is open. All at one moment: one that is tried again goes back while we look."""
         stats = [f"{what}:normal" for what in ("queued", "scheduled", "in_flight")]
-        return [await self.number(each) for each in stats] == [0, 0, 0]
+        counts = await self.queue.caller.command("HMGET", self.keys.stats, *stats)
+        return not any(int(each or 0) for each in counts)
 
     async def unread(self) -> int:
         return int(await self.queue.caller.command("XLEN", self.keys.events))
