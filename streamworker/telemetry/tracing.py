@@ -6,7 +6,6 @@ envelope, so that a run, a retry and what a handler calls are in the trace of th
 
 from __future__ import annotations
 
-import logging
 import time
 
 try:
@@ -22,12 +21,12 @@ except ModuleNotFoundError as error:
 from streamworker.core.job import Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Retry
 from streamworker.store import traces
+from streamworker.telemetry.bearing import Bearing
 
 SYSTEM = "streamworker"
 _PARENT = "traceparent"
 _propagator = TraceContextTextMapPropagator()
-
-log = logging.getLogger("streamworker.telemetry")
+_NO_SEND, _NO_RUN, _NO_END = "an enqueue has no span", "a run has no span", "the end of a run has no span"
 
 
 def enable(provider: trace.TracerProvider | None = None) -> None:
@@ -44,7 +43,7 @@ def disable() -> None:
 
 
 class _NoSpan:
-    """Stands in where no span could be made: processors are others' code, and may raise."""
+    """Stands in where no span could be made: processors are others' code, and may raise or take long."""
 
     context = ""
 
@@ -55,22 +54,21 @@ class _NoSpan:
 
 
 class _Sending:
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, span: Span, job_id: str, bearing: Bearing) -> None:
+        self._span, self._bearing = span, bearing
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, trace.set_span_in_context(span))
         self.context = carrier.get(_PARENT, "")
-        self.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+        found = span.get_span_context()
+        # Without an SDK, or with one that is switched off, all spans have the same.
+        self.trace_id = trace.format_trace_id(found.trace_id) if found.is_valid else job_id
 
     def __del__(self) -> None:
-        if self._span.is_recording():  # it was never sent, or by somebody else: as from an outbox
-            self._span.end()
+        # It was never sent, or by somebody else: as from an outbox.
+        self._bearing.call(_NO_SEND, lambda: self._end(None, None))
 
     def ended(self, disposition: str | None, error: BaseException | None = None) -> None:
-        try:
-            self._end(disposition, error)
-        except Exception:
-            log.exception("tracing: an enqueue has no span")
+        self._bearing.call(_NO_SEND, lambda: self._end(disposition, error))
 
     def _end(self, disposition: str | None, error: BaseException | None) -> None:
         if not self._span.is_recording():  # sent again after a rejection
@@ -84,15 +82,13 @@ class _Sending:
 
 
 class _Attempt:
-    def __init__(self, span: Span, parent: contexts.Context) -> None:
-        self._span = span
+    def __init__(self, span: Span, parent: contexts.Context, bearing: Bearing) -> None:
+        self._span, self._bearing = span, bearing
         self._token = contexts.attach(trace.set_span_in_context(span, parent))
 
     def ended(self, outcome: Outcome) -> None:
-        try:
-            self._end(outcome)
-        except Exception:
-            log.exception("tracing: the end of a run has no span")
+        contexts.detach(self._token)
+        self._bearing.call(_NO_END, lambda: self._end(outcome))
 
     def _end(self, outcome: Outcome) -> None:
         self._span.set_attribute("streamworker.outcome", type(outcome).__name__.lower())
@@ -101,34 +97,28 @@ class _Attempt:
             self._span.set_attribute("error.type", outcome.code)
             self._span.set_attribute("streamworker.error_class", str(outcome.error_class))
             self._span.set_status(Status(StatusCode.ERROR, outcome.code))
-        contexts.detach(self._token)
         self._span.end()
 
 
 class _Tracer:
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
+        self._bearing = Bearing()
 
     def sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending | _NoSpan:
-        try:
-            return self._sending(task, lane, job_id, correlation_id)
-        except Exception:
-            log.exception("tracing: an enqueue has no span")
-            return _NoSpan(job_id)
+        made = self._bearing.call(_NO_SEND, lambda: self._sending(task, lane, job_id, correlation_id))
+        return made or _NoSpan(job_id)
 
     def _sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending:
         attributes = _attributes("send", "enqueue", task, lane, job_id)
         if correlation_id is not None:
             attributes["messaging.message.conversation_id"] = correlation_id
         span = self._tracer.start_span(f"enqueue {lane}", kind=SpanKind.PRODUCER, attributes=attributes)
-        return _Sending(span)
+        return _Sending(span, job_id, self._bearing)
 
     def attempt(self, claim: Claim, envelope: Envelope) -> _Attempt | _NoSpan:
-        try:
-            return self._attempt(claim, envelope)
-        except Exception:
-            log.exception("tracing: a run has no span")
-            return _NoSpan(claim.job_id)
+        made = self._bearing.call(_NO_RUN, lambda: self._attempt(claim, envelope))
+        return made or _NoSpan(claim.job_id)
 
     def _attempt(self, claim: Claim, envelope: Envelope) -> _Attempt:
         parent = contexts.Context()
@@ -152,7 +142,7 @@ class _Tracer:
         span = self._tracer.start_span(
             f"run {claim.lane}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, start_time=now
         )
-        return _Attempt(span, parent)
+        return _Attempt(span, parent, self._bearing)
 
 
 def _attributes(kind: str, name: str, task: str, lane: str, job_id: str) -> dict[str, str | int]:
