@@ -1,4 +1,4 @@
-"""How much of others' code is borne: what it raises is said now and then, and what takes long is left alone."""
+"""How much of others' code is borne: what it raises is said now and then, what takes long is left alone."""
 
 from __future__ import annotations
 
