@@ -12,7 +12,7 @@ import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown, StreamworkerError
@@ -21,7 +21,7 @@ from streamworker.outbox import depth, table
 from streamworker.outbox.doubt import Doubt
 from streamworker.outbox.gauges import Gauges
 from streamworker.outbox.rows import CHANNEL, job_of
-from streamworker.outbox.table import Row
+from streamworker.outbox.table import Row, Way
 from streamworker.postgres import migrate
 from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
 from streamworker.settings import Settings
@@ -55,6 +55,8 @@ PATIENCE, REST = 5.0, 1.0
 DEFAULT_KEEP = datetime.timedelta(days=7)
 #: Why a request waits that could be told.
 BEHIND = "an earlier request of its entity is not told yet"
+#: Reasons of a rejection that all of its lane and tenant meet, and nobody else.
+_OF_ITS_WAY = frozenset({"throttled", "lane_full", "backlog_full"})
 #: What stands for a job whose request was answered by another one.
 _ENDED = {
     Disposition.DUPLICATE: "its key is held by job {0}, which has the same arguments",
@@ -90,6 +92,11 @@ class Relay:
         self._away = ""
         #: Of entities, the first request of this round that stays: those behind it have to.
         self._held: dict[str, int] = {}
+        #: Until when, in monotonic seconds, requests of a lane and tenant are not tried again.
+        self._closed: dict[Way, float] = {}
+        self._ways: dict[int, Way] = {}  # of the requests of this round
+        #: Behind those that were rejected there may be others: nobody rests before they are looked at.
+        self._again = False
         self._next_prune = self._next_measure = self._rest = 0.0
         self.gauges = Gauges()
 
@@ -156,7 +163,7 @@ class Relay:
                 if time.monotonic() >= self._next_prune:
                     gone = await table.prune(connection, self._namespace, self._keep, PRUNED)
                     self._next_prune = 0.0 if gone >= PRUNED else time.monotonic() + PRUNE_EVERY
-                if self._rest or not told:
+                if (self._rest or not told) and not self._again:
                     await self._pause(max(self._rest, self._poll))
         finally:
             # Cancelled or broken: a graceful good-bye may hang.
@@ -174,7 +181,20 @@ class Relay:
         if not await table.pending(connection, self._namespace):
             return 0
         await self._queue.caller.ready()  # else the mark would say that they may have been told
-        marked = await table.mark(connection, self._namespace, BATCH)
+        now = time.monotonic()
+        self._closed = {way: until for way, until in self._closed.items() if until > now}
+        closed = len(self._closed)
+        marked = await table.mark(connection, self._namespace, BATCH, self._closed)
+        if not marked and closed:
+            self._rest = min(self._closed.values()) - now
+        over = await self._tell_of(connection, marked)
+        full = len(marked) >= BATCH
+        self._again = full and len(self._closed) > closed
+        if not full and not closed:  # nobody is behind them
+            self._closed = {}
+        return over
+
+    async def _tell_of(self, connection: asyncpg.Connection, marked: Mapping[int, bool]) -> int:
         async with connection.transaction():
             locked = await table.lock(connection, self._namespace, marked)
             rows, told, waiting = await self._doubt.judge(connection, locked)
@@ -205,6 +225,7 @@ class Relay:
             except (ValueError, TypeError) as error:
                 await self._refuse(connection, row, str(error), at_once=True)
         over = len(rows) - len(readable)
+        self._ways = {row.id: (job.lane, job.tenant) for row, job in readable}
         chunks = [chunk for part in _calls(readable) for chunk in chunked(part, lambda pair: pair[1])]
         for number, all_of_it in enumerate(chunks):
             chunk = await self._in_order(connection, all_of_it)
@@ -252,6 +273,8 @@ class Relay:
             if answer.disposition is Disposition.REJECTED:
                 back.append(row)
                 self._hold(row)
+                if answer.reason in _OF_ITS_WAY:
+                    self._closed[self._ways[row.id]] = time.monotonic() + REST
             elif answer.disposition in _ENDED:
                 await self._answered_by_another(connection, row, answer)
             else:
@@ -316,7 +339,7 @@ async def relay_all(settings: Settings, dsn: str, name: str) -> int:
     try:
         await relay._queue.caller.command("PING")  # a round gives up at the first connection that fails
         total = 0
-        while told := await relay.round(connection):
+        while (told := await relay.round(connection)) or relay._again:
             total += told
         return total
     finally:

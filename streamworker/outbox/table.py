@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncpg
 
+#: Lane and tenant, '' for none.
+Way = tuple[str, str]
 #: Seconds after which a row that may have been told is looked up before it is told again. The record of a job
 #: that ended at once lives 15 min.
 DOUBT_SECONDS = 600
@@ -22,11 +24,15 @@ NO_MIRROR = (
     "`streamworker outbox retry` tells it again"
 )
 #: Written down before Redis is told, so that nobody forgets that it may have been. Those that wait for a
-#: person have no place in a round.
+#: person, and those of lanes and tenants that are closed now, have no place in a round.
 _MARK = f"""
 WITH due AS (
-    SELECT id FROM streamworker.outbox WHERE {PENDING} AND (error IS DISTINCT FROM $3
+    SELECT id FROM streamworker.outbox o WHERE {PENDING} AND (error IS DISTINCT FROM $3
         OR EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on))
+      AND (lane <> ALL($4::text[]) OR NOT EXISTS (
+        SELECT 1 FROM unnest($4::text[], $5::text[]) AS closed(lane, tenant)
+        WHERE closed.lane = o.lane AND closed.tenant
+            = coalesce((SELECT j.tenant FROM streamworker.jobs j WHERE j.id = o.job_id), '')))
     ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), marked AS (
     UPDATE streamworker.outbox o
@@ -118,9 +124,13 @@ async def pending(connection: asyncpg.Connection, namespace: str) -> bool:
     )
 
 
-async def mark(connection: asyncpg.Connection, namespace: str, limit: int) -> dict[int, bool]:
+async def mark(
+    connection: asyncpg.Connection, namespace: str, limit: int, closed: Collection[Way] = ()
+) -> dict[int, bool]:
     """The rows that come next, and whether this is their first attempt. Committed at once."""
-    return {row["id"]: row["fresh"] for row in await connection.fetch(_MARK, namespace, limit, NO_MIRROR)}
+    lanes, tenants = [lane for lane, _ in closed], [tenant for _, tenant in closed]
+    rows = await connection.fetch(_MARK, namespace, limit, NO_MIRROR, lanes, tenants)
+    return {row["id"]: row["fresh"] for row in rows}
 
 
 async def lock(connection: asyncpg.Connection, namespace: str, marked: Mapping[int, bool]) -> list[Row]:

@@ -37,10 +37,13 @@ async def test_each_committed_request_arrives_once(
     async def ship(ctx: Context, order: int) -> None: ...
 
     committed: list[str] = []
+    redis_is_dead = asyncio.Event()
 
     async def produce(number: int) -> None:
         connection = await asyncpg.connect(dsn)
         for order in range(number, ROWS, CONNECTIONS):
+            if order >= ROWS / 2:  # else all may be told before that
+                await redis_is_dead.wait()
             transaction = connection.transaction()
             await transaction.start()
             job = await enqueue_in(connection, ship.call(order))
@@ -70,6 +73,8 @@ async def test_each_committed_request_arrives_once(
             )
 
         running = [relay(), relay()]
+        if not KILLS:
+            redis_is_dead.set()
         async with app, asyncio.TaskGroup() as group:
             for number in range(CONNECTIONS):
                 group.create_task(produce(number))
@@ -80,6 +85,7 @@ async def test_each_committed_request_arrives_once(
                 running[kill % 2] = relay()
                 if kill == 0:
                     server.kill()
+                    redis_is_dead.set()
                     # Whoever has rows left notices; the other may have none.
                     await wait_until_async(
                         lambda: any("trying again" in one.log() for one in running),

@@ -77,6 +77,26 @@ async def test_requests_that_wait_for_a_person_hold_up_no_others(
     await relay._queue.close()
 
 
+async def test_requests_that_are_rejected_hold_up_none_of_other_lanes_and_tenants(
+    app: App, sql: asyncpg.Connection, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round takes the first that wait: as many that were rejected again and again left no place in it."""
+    monkeypatch.setattr(relays, "BATCH", 2)
+    queue = app.queue()
+    rules = "depth priority 0 reject\nthrottle tenant:acme 1,3600000,1 reject"
+    await queue.caller.command("HSET", queue.keys.policies, "declared:admission", rules)
+    first, *_ = await ordered(app, sql, 1, 2, 3, 4, tenant="acme")
+    await ordered(app, sql, 5, 6, lane="priority")
+    others = [*await ordered(app, sql, 7), *await ordered(app, sql, 8, tenant="bank")]
+
+    assert await relaying() == 3
+
+    there = await queue.caller.command("MGET", *(queue.keys.job(each.id) for each in (first, *others)))
+    assert all(there)
+    waits = "SELECT count(*) FROM streamworker.outbox WHERE published_at IS NULL AND attempted_at IS NULL"
+    assert await sql.fetchval(waits) == 5, "they certainly were not told"
+
+
 async def test_what_was_put_aside_can_be_given_up(
     app: App, sql: asyncpg.Connection, relaying: Relaying
 ) -> None:
