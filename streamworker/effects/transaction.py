@@ -6,9 +6,9 @@ succeeds with what was recorded without running the block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from streamworker.effects.attempt import Effects
     from streamworker.effects.connections import Borrowed
+
+T = TypeVar("T")
 
 #: Seconds that a rollback may take before the connection is cut, which comes to the same.
 ROLLBACK_SECONDS = 2.0
@@ -62,7 +64,9 @@ class Transaction:
     result.
     """
 
-    __slots__ = ("_borrowed", "_effects", "_step", "_transaction", "done", "result", "result_ref")
+    __slots__ = (
+        *("_borrowed", "_doubtful", "_effects", "_step", "_transaction", "done", "result", "result_ref"),
+    )
 
     def __init__(self, effects: Effects, step: str) -> None:
         #: What is recorded: JSON, as the result of a handler. In a step that is done, what was recorded.
@@ -75,10 +79,17 @@ class Transaction:
         self._step = step
         self._borrowed: Borrowed | None = None
         self._transaction: Any = None
+        #: A statement has failed, or may have: a commit would roll back and say nothing.
+        self._doubtful = False
 
     @property
     def connection(self) -> asyncpg.Connection:
         """The connection of the transaction, for what the methods here do not offer."""
+        self._doubtful = True  # nobody tells us what becomes of its statements
+        return self._link
+
+    @property
+    def _link(self) -> asyncpg.Connection:
         if self.done:
             raise _StepDone
         if self._borrowed is None:
@@ -89,23 +100,30 @@ class Transaction:
 
     async def execute(self, query: str, *args: Any) -> str:
         """Run a statement; returns its status, such as `UPDATE 1`."""
-        return await self.connection.execute(query, *args)
+        return await self._watched(self._link.execute(query, *args))
 
     async def executemany(self, query: str, args: Iterable[Sequence[Any]]) -> None:
         """Run a statement for each sequence of arguments."""
-        await self.connection.executemany(query, args)
+        await self._watched(self._link.executemany(query, args))
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """All rows."""
-        return await self.connection.fetch(query, *args)
+        return await self._watched(self._link.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: Any) -> asyncpg.Record | None:
         """The first row."""
-        return await self.connection.fetchrow(query, *args)
+        return await self._watched(self._link.fetchrow(query, *args))
 
     async def fetchval(self, query: str, *args: Any) -> Any:
         """The first value of the first row."""
-        return await self.connection.fetchval(query, *args)
+        return await self._watched(self._link.fetchval(query, *args))
+
+    async def _watched(self, statement: Awaitable[T]) -> T:
+        try:
+            return await statement
+        except BaseException:
+            self._doubtful = True
+            raise
 
     async def __aenter__(self) -> Self:
         effects = self._effects
@@ -183,7 +201,7 @@ class Transaction:
                     result_ref=self.result_ref,
                     cache_keys=keys,
                 )
-            else:  # after a statement that failed, COMMIT rolls back and says nothing
+            elif self._doubtful:
                 await self._borrowed.connection.execute("SELECT 1")
             # Whether a commit that was cut off happened is not known here: the next attempt finds out.
             await self._transaction.commit()

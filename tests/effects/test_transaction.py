@@ -321,8 +321,9 @@ async def test_jobs_of_two_entities_with_one_key_are_two(app: App, shop: asyncpg
     assert {row["idempotency_key"] for row in await operations(shop)} == {"order:7:pay", "order:8:pay"}
 
 
+@pytest.mark.parametrize("by", ["tx", "connection"])
 async def test_a_statement_that_failed_and_was_caught_commits_nothing_and_is_no_success(
-    app: App, shop: asyncpg.Connection
+    app: App, shop: asyncpg.Connection, by: str
 ) -> None:
     """Postgres answers such a COMMIT with a rollback, and says no more than that."""
 
@@ -331,7 +332,7 @@ async def test_a_statement_that_failed_and_was_caught_commits_nothing_and_is_no_
         async with ctx.transaction() as tx:
             await tx.execute("INSERT INTO invoices (payment_id) VALUES ($1)", payment)
             with contextlib.suppress(asyncpg.DivisionByZeroError):
-                await tx.execute("SELECT 1 / 0")
+                await (tx if by == "tx" else tx.connection).execute("SELECT 1 / 0")
 
     async with serving(app):
         error = await failure(await pay.enqueue("p1"))
