@@ -6,6 +6,7 @@ So a lane whose handlers hold all the others stops no other lane. They are made 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Seconds that a graceful good-bye may take.
 _CLOSE_SECONDS = 2.0
+#: Seconds after which a connection that nobody used is not used again: what stands between may have dropped
+#: it without a word, and the next statement would wait in vain.
+IDLE_SECONDS = 60.0
 
 
 class Permits:
@@ -81,7 +85,7 @@ class Connections:
     def __init__(self, dsn: str, lanes: Iterable[str], size: int) -> None:
         self._dsn = dsn
         self._permits = Permits(lanes, size)
-        self._idle: list[asyncpg.Connection] = []
+        self._idle: list[tuple[asyncpg.Connection, float]] = []  # and since when
         self._cleaning: set[asyncio.Task[None]] = set()
 
     async def borrow(self, lane: str) -> Borrowed:
@@ -107,7 +111,7 @@ class Connections:
             cleaning.add_done_callback(self._cleaning.discard)
             return
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
         self._permits.give(borrowed.lane, own=borrowed.own)
 
     async def _clean(self, borrowed: Borrowed) -> None:
@@ -120,7 +124,7 @@ class Connections:
             if not isinstance(error, Exception):
                 raise
         else:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
         finally:
             self._permits.give(borrowed.lane, own=borrowed.own)
 
@@ -136,8 +140,11 @@ class Connections:
             self.hand_back(borrowed, sound=sound)
 
     async def _open(self) -> asyncpg.Connection:
+        while self._idle and self._idle[0][1] < time.monotonic() - IDLE_SECONDS:
+            connection, _ = self._idle.pop(0)
+            connection.terminate()
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.pop()
             if not connection.is_closed():
                 return connection
         return await connect(self._dsn)
@@ -146,7 +153,7 @@ class Connections:
         """Close those that nobody uses."""
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await asyncio.gather(*self._cleaning, return_exceptions=True)
-        idle, self._idle = self._idle, []
+        idle, self._idle = [connection for connection, _ in self._idle], []
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await asyncio.gather(*(each.close() for each in idle), return_exceptions=True)
         for each in idle:

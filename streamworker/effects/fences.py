@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamworker.core.errors import FencedOut, InvalidArgument
+from streamworker.core.errors import ConfigurationError, FencedOut, InvalidArgument
 from streamworker.postgres.adapters import Adapter, adapt
 
 _NAME = re.compile(r"[^\W\d][\w$]*")
@@ -73,8 +73,11 @@ def fenced_update(
 ) -> Any:
     """Change the row unless it has seen a newer fence. Raises FencedOut when it has, or is not there.
 
-    `where` and `changes` are columns with their values. To be awaited on connections that are to be awaited.
+    `where` and `changes` are columns with their values; of `where` at least one. To be awaited on connections
+    that are to be awaited.
     """
+    if not where:
+        raise InvalidArgument("where", where, "say which row: without a column it would be every one")
     ours = Fence.of(fence)
     assignments = ", ".join(
         ["fence_token = ?", "fence_holder = ?", *(f"{_quoted(name)} = ?" for name in changes)]
@@ -103,6 +106,11 @@ async def _update(
 
 
 def _check(touched: int, table: str, where: Mapping[str, Any], fence: Fence) -> None:
+    if touched < 0:
+        raise ConfigurationError(
+            f"nobody can tell whether a row of {table} took the fence: the driver does not say how many rows "
+            "an UPDATE touched, as psycopg in pipeline mode; leave that for this statement"
+        )
     if touched == 0:
         raise FencedOut(
             f"no row of {table} with {dict(where)} takes the fence {fence.token}: it has seen a newer one, "

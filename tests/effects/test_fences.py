@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from streamworker import App, Context, FencedOut, InvalidArgument, Retry, fenced_update, touch
+from streamworker.core.errors import ConfigurationError
 from streamworker.effects.fences import Fence
 from tests.integration.serving import failure, serving
 
@@ -78,6 +79,23 @@ def test_a_connection_that_blocks_is_not_awaited(row: asyncpg.Connection, dsn: s
         fenced_update(connection, "public.orders", ROW, {"status": "packed"}, NEW)
         with pytest.raises(FencedOut):
             touch(connection, "orders", ROW, OLD)
+
+
+async def test_in_pipeline_mode_no_overtaken_holder_is_told_that_it_wrote(
+    row: asyncpg.Connection, dsn: str
+) -> None:
+    """There psycopg says of each statement that it touched -1 rows."""
+    await touch(row, "orders", ROW, NEW)
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        with pytest.raises(ConfigurationError, match="pipeline mode"):
+            async with connection.pipeline():
+                await fenced_update(connection, "orders", ROW, {"status": "lost"}, OLD)
+        await connection.rollback()
+
+
+async def test_a_row_that_is_not_named_is_not_every_row(row: asyncpg.Connection) -> None:
+    with pytest.raises(InvalidArgument, match="say which row"):
+        fenced_update(row, "orders", {}, {"status": "lost"}, NEW)
 
 
 @pytest.mark.parametrize("name", ["orders; DROP TABLE orders", 'a"b', "", "1a"])
