@@ -78,7 +78,9 @@ class Pipe:
         Waits a moment for the first entry, unless `wait` is false.
         """
         batch = await self._read(after, wait=wait)
-        if batch.entries:  # in a thread, so that the batch before it goes on being written
+        if (
+            batch.entries and not self.writer.early
+        ):  # in a thread, so that the batch before it goes on being written
             batch.ready = await asyncio.to_thread(make_ready, batch, self.offset.namespace)
         return batch
 

@@ -70,12 +70,15 @@ class Writer:
         self._connection = connection
         self._name = name
         self._days: set[int] = set()
+        #: The newest batch had jobs of the outbox, whose rows were there before the log told of it. The next
+        #: will have some, too, and the short way would be undone.
+        self.early = False
 
     async def write(self, batch: Batch, offset: Offset) -> Written:
         """Write it and move the offset on. Raises Overtaken or asyncpg's errors; then nothing was written."""
         days = batch.days()
         ways: list[tuple[Ready | None, bool]] = [(None, False), (None, True)]
-        if batch.ready is not None and not batch.repeats(offset.sequence):
+        if batch.ready is not None and not self.early and not batch.repeats(offset.sequence):
             ways.insert(0, (batch.ready, False))
         for ready, careful in ways:
             await self._ensure_days(days)
@@ -101,6 +104,7 @@ class Writer:
         self._days.clear()
 
     async def _write(self, batch: Batch, offset: Offset, ready: Ready | None, *, careful: bool) -> Written:
+        self.early = False
         steps = list(batch.steps().values()) if ready is None else ready.steps
         numbers = [entry.sequence for entry in batch.entries]
         newest = numbers[-1] if numbers else offset.sequence
@@ -238,7 +242,8 @@ class Writer:
         found = _Sorted()
         ids = ",".join([moves[0].move.job_id for moves in steps])
         for job_id, *place in await self._connection.fetch(rows.KNOWN_JOBS, f"{{{ids}}}"):
-            found.there[job_id] = tuple(place)
+            found.there[job_id] = _, version, _ = tuple(place)
+            self.early = self.early or version == 0
         doubtful: list[Step] = []
         for moves in steps:
             epoch, version, status = found.there.get(moves[0].move.job_id, _NOWHERE)

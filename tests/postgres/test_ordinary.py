@@ -258,3 +258,32 @@ async def test_jobs_are_looked_up_by_their_ids_however_many_others_are_open(sql:
     told = "\n".join(row[0] for row in plan)
     assert "Index Scan using jobs_pkey" in told
     assert "jobs_open" not in told
+
+
+async def test_batches_with_jobs_of_the_outbox_are_written_once(sql: asyncpg.Connection) -> None:
+    """Their rows are there before the log tells of them, which the short way finds out at the end."""
+    desk, journal = await desk_of(sql, short=True), Journal()
+    tried: list[bool] = []
+    write = desk.writer._write
+
+    async def counted(batch: Batch, offset: Offset, ready: Any, *, careful: bool) -> Written:
+        tried.append(ready is not None)
+        return await write(batch, offset, ready, careful=careful)
+
+    desk.writer._write = counted  # type: ignore[method-assign]
+    for number in (1, 2):
+        await sql.execute(
+            "INSERT INTO streamworker.jobs (id, namespace, shard, task, lane, status, attempt, starts, "
+            "strikes, epoch, version, fence, reason, payload, updated_at) VALUES "
+            "($1::uuid, 'shop', 0, 'mail', 'normal', 'queued', 0, 0, 0, 0, 0, 0, 'outbox', $2, now())",
+            job_id(number),
+            ENV,
+        )
+
+    for numbers in ((1, 3), (2, 4), (5,), (6,)):
+        await desk.write(journal.enqueued(*map(job_id, numbers)))
+
+    assert tried == [True, False, False, False, True]
+    versions = await sql.fetch("SELECT version, reason FROM streamworker.jobs")
+    assert {tuple(row) for row in versions} == {(1, "enqueued")}
+    assert len(versions) == 6
