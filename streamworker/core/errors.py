@@ -153,14 +153,22 @@ class DependencyTimeout(TransientError):
 
 
 class LockBusy(TransientError):
-    """`ctx.lock` waited in vain: another handler holds it. `left`: seconds for which it is held at least."""
+    """`ctx.lock` waited in vain: another handler holds it. `left`: seconds for which it is held at least.
+
+    `own`: another part of the same handler holds it, such as the block that the waiting task was begun in.
+    """
 
     code = "lock_busy"
 
-    def __init__(self, name: str, left: float) -> None:
+    def __init__(self, name: str, left: float, *, own: bool = False) -> None:
         self.name = name
         self.left = left
-        super().__init__(f"another handler holds the lock {name!r}, for {left:g} s or more")
+        self.own = own
+        super().__init__(
+            f"another part of this handler holds the lock {name!r}: take it once, around all that needs it"
+            if own
+            else f"another handler holds the lock {name!r}, for {left:g} s or more"
+        )
 
 
 class LockLost(TransientError):

@@ -27,6 +27,7 @@ import orjson
 from streamworker.core import durations
 from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
+from streamworker.flow.flights import Flight
 from streamworker.flow.locks import key_of, runs_here
 from streamworker.settings import Settings
 from streamworker.store import scripts
@@ -71,7 +72,7 @@ class _Home:
     """What belongs to one event loop."""
 
     caller: Caller
-    flights: dict[tuple[str, int], asyncio.Future[bytes | None]] = field(default_factory=dict)
+    flights: dict[tuple[str, int], Flight] = field(default_factory=dict)
     rests_until: float = 0.0
 
 
@@ -111,33 +112,28 @@ class Cache:
         `load` gives something that JSON holds; a plain function runs in a thread. Of all readers in the fleet
         one loads, the others wait for it. `version` is the least that will do: an entry that was loaded for
         an older one is none. `fresh` loads in any case. What `load` raises is raised; its outage is not.
+        Raises ConfigurationError when `load` asks for the same key, which would wait for itself.
         """
         _check(key, version)
         seconds = self.ttl if ttl is None else durations.parse(ttl, what="cache: ttl")
+        flight = Flight(self, key)
         if self._keys is None:
-            return orjson.loads(_encoded(await _loaded(load)))
+            with flight.flying():
+                return orjson.loads(_encoded(await _loaded(load)))
         home = self._home()
         if fresh:
-            body, _ = await self._load(home, key, load, seconds, version, await self._ask(home, key, None))
+            with flight.flying():
+                body, _ = await self._load(
+                    home, key, load, seconds, version, await self._ask(home, key, None)
+                )
             return orjson.loads(body)
-        flight = (key, version)
-        under_way = home.flights.get(flight)
+        under_way = home.flights.get((key, version))
         if under_way is not None:  # one reader of this process asks for all of them
-            await asyncio.wait([under_way])
-            if (shared := under_way.result()) is not None:
+            shared = await flight.wait_for(under_way)
+            if shared is not None:
                 self.told(CacheResult.WAITED)
                 return orjson.loads(shared)
-        done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        home.flights.setdefault(flight, done)
-        shared = None
-        try:
-            read, current = await self._read(home, key, load, seconds, version)
-            shared = read if current else None
-        finally:
-            if home.flights.get(flight) is done:
-                del home.flights[flight]
-            done.set_result(shared)
-        return orjson.loads(read)
+        return orjson.loads(await self._fly(home, flight, load, seconds, version))
 
     def get_sync(self, key: str, load: Load, **options: Any) -> Any:
         """The same for plain functions, which run in threads. Raises ConfigurationError in a coroutine."""
@@ -190,6 +186,21 @@ class Cache:
             await home.caller.close()
 
     # --- steps
+
+    async def _fly(self, home: _Home, flight: Flight, load: Load, seconds: float, version: int) -> bytes:
+        """Read for all of this process who ask meanwhile."""
+        done = flight.shared = asyncio.get_running_loop().create_future()
+        home.flights.setdefault((flight.key, version), flight)
+        shared = None
+        try:
+            with flight.flying():
+                read, current = await self._read(home, flight.key, load, seconds, version)
+            shared = read if current else None
+        finally:
+            if home.flights.get((flight.key, version)) is flight:
+                del home.flights[flight.key, version]
+            done.set_result(shared)
+        return read
 
     async def _read(
         self, home: _Home, key: str, load: Load, seconds: float, version: int

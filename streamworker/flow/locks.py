@@ -283,7 +283,7 @@ class Lock:
             pause = min(ASK_EVERY, left, give_up - time.monotonic())
             if pause <= 0:
                 self._locks.told(self.name, Asked.BUSY, time.monotonic() - began)
-                raise LockBusy(self.name, left)
+                raise LockBusy(self.name, left, own=any(one.key == self.key for one in self._locks.held))
             waited = Asked.CONTENDED
             await asyncio.sleep(pause)
             sent = time.monotonic()

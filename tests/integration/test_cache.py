@@ -6,12 +6,12 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from streamworker import App, Cache, Context, InvalidArgument
+from streamworker import App, Cache, ConfigurationError, Context, InvalidArgument
 from streamworker.flow import cache as cache_module
 from streamworker.flow.locks import key_of
 from streamworker.store import scripts
@@ -347,3 +347,72 @@ async def _harm(redis: Any, keys: Keys, over: asyncio.Event) -> None:
         for sku in range(20):
             await redis.set(keys.cache(f"price:{sku}"), b"0 00000000\n99999", ex=60)
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["itself", "another version", "a group", "a thread", "over another", "fresh"])
+async def test_a_load_that_asks_for_its_own_key_is_refused(app: App, how: str) -> None:
+    """It waited for itself, until the time limit of its job."""
+    get, calls = app.cache.get, 0
+
+    async def load() -> Any:
+        nonlocal calls
+        calls += 1
+        assert calls < 5, "a circle"
+        match how:
+            case "another version":
+                return await get("k", load, version=1)
+            case "a group":
+                async with asyncio.TaskGroup() as group:
+                    return await group.create_task(get("k", load))
+            case "over another":
+                return await get("l", lambda: get("k", load))
+            case "fresh":
+                return await get("k", load, fresh=True)
+        return await get("k", load)
+
+    def in_a_thread() -> Any:
+        return app.cache.get_sync("k", in_a_thread)
+
+    with pytest.raises((ConfigurationError, ExceptionGroup)) as refused:
+        async with asyncio.timeout(5):
+            await get("k", in_a_thread if how == "a thread" else load)
+    assert "asks for it again ('k' > " in repr(refused.value)
+    assert await get("k", lambda: 1) == 1, "the next reader is not held up"
+
+
+async def test_loads_that_ask_for_each_others_keys_are_refused(app: App) -> None:
+    """Each began for itself, so neither is a part of the other."""
+    began = asyncio.Barrier(2)
+
+    def load(other: str) -> Callable[[], Coroutine[Any, Any, Any]]:
+        async def load() -> Any:
+            await began.wait()
+            return await app.cache.get(other, lambda: 1)
+
+        return load
+
+    async with asyncio.timeout(5):
+        read = await asyncio.gather(
+            app.cache.get("a", load("b")), app.cache.get("b", load("a")), return_exceptions=True
+        )
+
+    assert [type(one) for one in read].count(ConfigurationError) == 1
+    assert 1 in read, "the other one goes on"
+
+
+async def test_what_a_load_leaves_behind_may_ask_for_its_key_later(app: App) -> None:
+    later: list[asyncio.Task[int]] = []
+    goes_on = asyncio.Event()
+
+    async def again() -> int:
+        await goes_on.wait()
+        return await app.cache.get("k", lambda: 2, version=1)
+
+    async def load() -> int:
+        later.append(asyncio.create_task(again()))
+        return 1
+
+    assert await app.cache.get("k", load) == 1
+    goes_on.set()
+
+    assert await later[0] == 2

@@ -277,8 +277,35 @@ async def test_a_lock_that_a_handler_holds_already_is_refused(app: App) -> None:
         with pytest.raises(ConfigurationError, match="holds it already"):
             async with mine.lock("x", None, 0):
                 pass
-        with pytest.raises(LockBusy):
+        with pytest.raises(LockBusy, match="another handler") as busy:
             await others.lock("x", None, 0).acquire()
+        assert not busy.value.own
+
+
+@pytest.mark.parametrize("how", ["a group", "a load"])
+async def test_who_waits_in_vain_for_a_lock_of_its_own_handler_is_told_so(app: App, how: str) -> None:
+    """A task that was begun in the block, or a plain function that loads for the cache."""
+    mine = Desk(app).locks("one:1")
+
+    def load() -> int:
+        with mine.lock("x", None, 0.05):
+            return 1
+
+    async def part() -> None:
+        async with mine.lock("x", None, 0.05):
+            pass
+
+    async def inside() -> None:
+        if how == "a load":
+            await app.cache.get("k", load)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+
+    async with mine.lock("x", None, 0):
+        with pytest.raises((LockBusy, ExceptionGroup)) as busy:
+            await inside()
+
+    assert "another part of this handler holds the lock" in repr(busy.value)
 
 
 async def test_parts_of_a_handler_that_run_beside_each_other_take_turns(app: App) -> None:
