@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,35 @@ def _remembered(queue: SyncQueue, missing: JobNotFound) -> Remembered:
     return run_apart(remember(queue.settings, missing.job_id))
 
 
+def _warn_in_a_loop(method: str) -> None:
+    """Once for each line that calls it, as warnings are shown: an error would break what works, if slowly."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    warnings.warn(
+        f"{method} blocks the event loop that it is called in, and all that runs there: use Client in "
+        "coroutines, or asyncio.to_thread",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _result_of(queue: SyncQueue, job_id: str, timeout: Duration | None) -> Any:
+    seconds = None if timeout is None else durations.parse(timeout, what="timeout")
+    patience = Patience(seconds)
+    while True:
+        try:
+            ended = queue.wait(job_id, patience.left())
+        except JobNotFound as missing:
+            remembered = _remembered(queue, missing)
+            if remembered.in_outbox:  # the relay has yet to come
+                time.sleep(patience.pause(job_id))
+                continue
+            ended = remembered.ended()
+        return value_of(job_id, ended)
+
+
 def view_of(queue: SyncQueue, job_id: str) -> JobView:
     """What the record says, or Postgres once it has expired. Raises JobNotFound."""
     try:
@@ -68,6 +99,7 @@ class SyncJob:
 
     def status(self) -> Status:
         """The job's state now. Raises JobNotFound once its record has expired, if Postgres has it not."""
+        _warn_in_a_loop("SyncJob.status")
         return view_of(self._queue, self.id).status
 
     def result(self, timeout: Duration | None = None) -> Any:
@@ -75,21 +107,12 @@ class SyncJob:
 
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.
         """
-        seconds = None if timeout is None else durations.parse(timeout, what="timeout")
-        patience = Patience(seconds)
-        while True:
-            try:
-                ended = self._queue.wait(self.id, patience.left())
-            except JobNotFound as missing:
-                remembered = _remembered(self._queue, missing)
-                if remembered.in_outbox:  # the relay has yet to come
-                    time.sleep(patience.pause(self.id))
-                    continue
-                ended = remembered.ended()
-            return value_of(self.id, ended)
+        _warn_in_a_loop("SyncJob.result")
+        return _result_of(self._queue, self.id, timeout)
 
     def cancel(self) -> bool:
         """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
+        _warn_in_a_loop("SyncJob.cancel")
         return self._queue.cancel(self.id, actor=actor())
 
 
@@ -98,7 +121,7 @@ class SyncClient:
 
     One object serves all threads of a process, and may be made before a server forks: each process makes
     connections of its own when it first needs them. Use it as `with SyncClient(url, app="shop") as client:`,
-    or make it at import time and never close it.
+    or make it at import time and never close it. In a running event loop each method warns that it blocks it.
     """
 
     def __init__(
@@ -140,6 +163,7 @@ class SyncClient:
         wait: Duration = 0.0,
     ) -> SyncJob:
         """Enqueue one job. Raises as `Client.enqueue`."""
+        _warn_in_a_loop("SyncClient.enqueue")
         options = Options.of(
             key=key,
             lane=lane,
@@ -166,6 +190,7 @@ class SyncClient:
 
         What is refused is sent again for up to `wait`.
         """
+        _warn_in_a_loop("SyncClient.enqueue_many")
         wanted = list(requests)
         if unknown := self._queue.unknown([check_task_name(each.task) for each in wanted]):
             for each in wanted:
@@ -191,12 +216,15 @@ class SyncClient:
 
     def get(self, job_id: str) -> JobView:
         """What the job's record says now. Raises JobNotFound."""
+        _warn_in_a_loop("SyncClient.get")
         return view_of(self._queue, check_job_id(job_id))
 
     def result(self, job_id: str, *, timeout: Duration | None = None) -> Any:
         """The job's result, once it is there. Raises JobFailed, ResultTimeout or JobNotFound."""
-        return SyncJob(check_job_id(job_id), Disposition.ACCEPTED, self._queue).result(timeout)
+        _warn_in_a_loop("SyncClient.result")
+        return _result_of(self._queue, check_job_id(job_id), timeout)
 
     def cancel(self, job_id: str) -> bool:
         """Cancel a job: True unless it is over already. Raises JobNotFound."""
-        return SyncJob(check_job_id(job_id), Disposition.ACCEPTED, self._queue).cancel()
+        _warn_in_a_loop("SyncClient.cancel")
+        return self._queue.cancel(check_job_id(job_id), actor=actor())

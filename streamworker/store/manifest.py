@@ -33,6 +33,8 @@ ROUTING = "routing"
 FRESH = 60.0
 #: The same for a task that was not in the manifest: its first worker may be starting.
 FRESH_UNKNOWN = 1.0
+#: Names of tasks that are not in the manifest, of which a producer keeps that they are not.
+UNKNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,14 @@ class Cache:
         #: The rules that were read last; without any, each job waits where its task says.
         self.router = routing.NO_RULES
 
+    def _forget(self) -> None:
+        """Only so many names are kept that nobody declares: a producer may be given made-up ones for ever."""
+        if len(self._known) <= 2 * UNKNOWN:
+            return
+        unknown = [name for name, (_, found) in list(self._known.items()) if found is None]
+        for name in unknown[:-UNKNOWN]:
+            self._known.pop(name, None)
+
     def stale(self, tasks: Iterable[str]) -> list[str]:
         """The tasks that must be read before they are used."""
         now = time.monotonic()
@@ -227,6 +237,7 @@ class Cache:
             found = read(name, value)
             fresh = FRESH if found is not None else FRESH_UNKNOWN
             self._known[name] = (time.monotonic() + fresh, found)
+        self._forget()
 
     def refused(self, tasks: Collection[str], error: ReplyError) -> None:
         """The server does not let us read the manifest: its jobs are enqueued as for unknown tasks."""
@@ -234,6 +245,7 @@ class Cache:
             log.warning("the manifest of tasks cannot be read, so it is not applied: %s", error)
         for name in tasks:
             self._known[name] = (time.monotonic() + FRESH, self.get(name))
+        self._forget()
 
 
 def fields(tasks: Iterable[str]) -> list[str]:

@@ -409,3 +409,21 @@ async def test_a_worker_knows_by_which_change_its_tasks_stand_in_the_manifest(
             numbers.append(dict(app.published))
 
     assert numbers == [{"same": 1, "other": 1}, {"same": 1, "other": 2}, {"same": 1, "other": 2}]
+
+
+async def test_made_up_task_names_do_not_fill_a_producer(
+    published: App, observer: Observer, valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as when the name comes out of a request: each was kept for good."""
+    monkeypatch.setattr(manifest, "UNKNOWN", 10)
+    async with Client(valkey.url, app="shop", namespace=namespace) as client:
+        await client.enqueue("update_shipment", ARGS)
+        await client.enqueue_many(Request(f"made_up_{n}", {}) for n in range(50))
+        for n in range(50, 100):
+            await client.enqueue(f"made_up_{n}")
+        known = client._source.get()._manifest._known
+        job = await client.enqueue("update_shipment", ARGS)
+
+    assert len(known) <= 20
+    assert "made_up_99" in known, "the newest are read once a second, as before"
+    as_declared(observer, job.id)

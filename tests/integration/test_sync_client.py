@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -454,3 +456,34 @@ def test_a_thread_waits_for_a_connection_as_long_as_its_patience() -> None:
                 waiting.result(timeout=3)
         finally:
             free.release(LINKS)
+
+
+async def test_a_call_in_an_event_loop_is_warned_of_once_for_each_place(
+    valkey: BenchServer, namespace: str
+) -> None:
+    """It holds up all that runs there, and works: so an error is what nobody wants, and silence neither."""
+    with SyncClient(valkey.url, app="sync-tests", namespace=namespace) as client:
+        job = await asyncio.to_thread(client.enqueue, "double", {"n": 1}, delay="1h")
+        calls: dict[str, Callable[[], object]] = {
+            "SyncClient.enqueue": lambda: client.enqueue("double", {"n": 1}, delay="1h"),
+            "SyncClient.enqueue_many": lambda: client.enqueue_many([]),
+            "SyncClient.get": lambda: client.get(job.id),
+            "SyncClient.result": lambda: client.result(job.id, timeout=0),
+            "SyncClient.cancel": lambda: client.cancel(job.id),
+            "SyncJob.status": job.status,
+            "SyncJob.result": lambda: job.result(timeout=0),
+            "SyncJob.cancel": job.cancel,
+        }
+        for method, call in calls.items():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")  # as Python shows them
+                for _ in range(3):
+                    with contextlib.suppress(ResultTimeout, JobFailed):
+                        call()
+            (said,) = caught
+            assert (said.category, said.filename) == (RuntimeWarning, __file__)
+            assert str(said.message).startswith(f"{method} blocks the event loop")
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await asyncio.to_thread(client.get, job.id)
