@@ -65,9 +65,12 @@ def make_task(
 
     Raises ConfigurationError, DurationError or InvalidArgument for what cannot work in this app.
     """
-    task_name = check_task_name(name or handler.__name__)
+    handler = _function_of(handler)
+    task_name = check_task_name(name or _name_of(handler))
     if task_name in app.tasks:
-        raise ConfigurationError(f"task {task_name} is registered twice in app {app.name}")
+        raise ConfigurationError(
+            f"task {task_name} is registered twice in app {app.name}; give one of them another name="
+        )
     chosen_lane = app.check_lane(lane or app.default_lane, f"task {task_name}")
     if not any(app.router.accepts(each, task_name) for each in (chosen_lane, app.default_lane)):
         raise ConfigurationError(
@@ -155,7 +158,8 @@ def make_cron(
     app: Declaring, handler: Callable[[Context], Any], spec: str, *, overlap: str, tz: str, **options: Any
 ) -> tuple[Task[[], Any], Cron]:
     """The task that the options of `App.cron` describe and when it runs. Raises as `make_task`."""
-    name = check_task_name(options.get("name") or handler.__name__)
+    handler = _function_of(handler)
+    name = check_task_name(options.get("name") or _name_of(handler))
     schedule = Schedule.parse(spec, tz, what=f"cron {name}")
     if overlap not in list(Overlap):
         raise ConfigurationError(f"cron {name}: overlap is one of {', '.join(Overlap)}, not {overlap!r}")
@@ -173,6 +177,19 @@ def make_cron(
         )
     task.cron = Cron(name, schedule, Overlap(overlap))
     return task, task.cron
+
+
+def _function_of(handler: Any) -> Callable[..., Any]:
+    """What is behind a task: a second decorator, such as another schedule, declares the same function."""
+    return handler.handler if isinstance(handler, Task) else handler
+
+
+def _name_of(handler: Callable[..., Any]) -> str:
+    """Raises ConfigurationError for what has no name of its own, such as a partial."""
+    name = getattr(handler, "__name__", None)
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{handler!r} has no name of its own; give the task one: name=")
+    return name
 
 
 def _check_merging(task: Task[..., Any]) -> None:

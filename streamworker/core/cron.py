@@ -211,6 +211,10 @@ class Cron:
             return True
         return before.missed(last_ms=last_ms, now_ms=now_ms) is None
 
+    def lost(self, *, last_ms: int, now_ms: int) -> int | None:
+        """The latest tick since the last that is too old to be made up for."""
+        return self.schedule.latest(after_ms=last_ms, upto_ms=now_ms - MISSED_WITHIN_MS)
+
     def following(self, tick_ms: int, *, now_ms: int) -> int:
         """The tick after this one that is to be run next.
 

@@ -109,9 +109,15 @@ class Crons:
         if cron.begins_anew(found.said, last_ms=max(found.last, found.since), now_ms=now):
             log.info("cron %s: it was %s until now", cron.name, found.said)
             found = await self._ask(cron, None, was=found.said)
-        missed = cron.missed(last_ms=max(found.last, found.since), now_ms=now)
+        last = max(found.last, found.since)
+        missed = cron.missed(last_ms=last, now_ms=now)
         if missed is not None:
             log.info("cron %s: nobody was up at %s; it runs now", cron.name, cron.schedule.moment(missed))
+        elif (lost := cron.lost(last_ms=last, now_ms=now)) is not None:
+            moment = cron.schedule.moment(lost)
+            log.warning(
+                "cron %s: nobody was up at %s, a day ago or more; that is not made up for", cron.name, moment
+            )
         tick = missed if missed is not None else cron.schedule.next_after(now)
         return _Turn(cron, tick, random.randint(*STAND_BACK_MS))
 

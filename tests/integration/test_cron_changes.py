@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from streamworker import App, Context, Lane, Route
+from streamworker import App, ConfigurationError, Context, Lane, Route
 from streamworker.store import pressures
 from streamworker.worker.crons import Crons
 from tests.integration.history import Observer
+from tests.integration.serving import serving
 from tests.servers import BenchServer
 
 MINUTE = 60_000
@@ -74,6 +77,29 @@ async def test_a_schedule_that_changed_has_missed_nothing(
             assert ((await crons._begin(cron)).tick <= now_ms(observer)) is made_up
 
 
+@pytest.mark.parametrize(("days", "said"), [(9, True), (0, False)])
+async def test_a_tick_that_is_too_old_to_be_made_up_for_is_told(
+    valkey: BenchServer,
+    namespace: str,
+    observer: Observer,
+    caplog: pytest.LogCaptureFixture,
+    days: int,
+    said: bool,
+) -> None:
+    """Workers that were down over a weekend leave out a weekly cron: somebody must be able to see it."""
+    now = datetime.fromtimestamp(now_ms(observer) / 1000, UTC)
+    weekday = (now - timedelta(days=3)).strftime("%a").upper()  # 3 days ago, at midnight
+    app = app_of(valkey, namespace, f"0 0 * * {weekday}")
+    (cron,) = app.crons.values()
+    last = now_ms(observer) - days * 24 * 60 * MINUTE
+    observer.redis.hset(observer.keys.crons, "sweep", f"{last} {JOB} 0 {cron.schedule.text}")
+
+    async with turning(app) as crons:
+        assert (await crons._begin(cron)).tick > now_ms(observer)
+
+    assert ("that is not made up for" in caplog.text) is said
+
+
 async def test_ticks_go_by_the_pressure_of_their_lane_as_other_jobs_do(
     valkey: BenchServer, namespace: str, observer: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,3 +129,26 @@ async def test_ticks_go_by_the_pressure_of_their_lane_as_other_jobs_do(
         "high": ("bulk", None, "a"),
         "over": ("normal", "rule", "b"),
     }
+
+
+async def test_one_function_may_have_several_schedules_each_with_its_name(
+    valkey: BenchServer, namespace: str, no_leaks: None
+) -> None:
+    """Without names, an AttributeError of Python's ended the import."""
+    async with App("crons", redis_url=valkey.url, namespace=namespace) as app:
+
+        @app.cron("0 9 * * *", name="morning")
+        @app.cron("0 18 * * *", name="evening")
+        async def remind(ctx: Context) -> str:
+            return ctx.task
+
+        async with serving(app):
+            ran = [await (await app.tasks[name].enqueue()).result(10) for name in ("morning", "evening")]
+
+        with pytest.raises(ConfigurationError, match=r"remind is registered twice .* name="):
+            app.cron("0 9 * * *")(app.cron("0 18 * * *")(remind))
+        with pytest.raises(ConfigurationError, match="has no name of its own"):
+            app.cron("0 9 * * *")(partial(remind))
+
+    assert ran == ["morning", "evening"]
+    assert remind.name == "morning"
