@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Seconds until a connection must stand, and until a statement must be answered.
 CONNECT_TIMEOUT, STATEMENT_TIMEOUT = 5.0, 30.0
+#: Kinds of problems that the next host of a DSN may not have.
+_ELSEWHERE = frozenset({"connection", "timeout", "read_only"})
 #: What we are called in `pg_stat_activity`.
 APPLICATION = "streamworker"
 
@@ -34,11 +36,23 @@ class PostgresUnavailable(StreamworkerError, ConnectionError):
 async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = True) -> asyncpg.Connection:
     """One connection, to a server that can write unless `writes` is false.
 
-    `timeout` seconds, unless the DSN says `connect_timeout`. Statements are prepared under no name, so that
-    PgBouncer in transaction mode may stand between. Raises PostgresUnavailable, or ConfigurationError when
-    asyncpg is not installed or the DSN is none.
+    Within `timeout` seconds, which several hosts share, unless the DSN says `connect_timeout` for each.
+    Statements are prepared under no name, so that PgBouncer in transaction mode may stand between. Raises
+    PostgresUnavailable, or ConfigurationError when asyncpg is not installed or the DSN is none.
     """
     said = read_dsn(dsn)
+    settings = {"timezone": "UTC"} | ({} if said.named else {"application_name": APPLICATION})
+    for left, each in zip(reversed(range(len(said.each))), said.each, strict=True):
+        try:
+            return await _connect(each, said.timeout or timeout / len(said.each), settings, writes)
+        except PostgresUnavailable as error:
+            if not left or error.kind not in _ELSEWHERE:
+                raise
+    raise AssertionError("a DSN has a host")
+
+
+async def _connect(dsn: str, timeout: float, settings: dict[str, str], writes: bool) -> asyncpg.Connection:
+    """To the one host of this DSN."""
     try:
         import asyncpg
         from asyncpg.connect_utils import SessionAttribute
@@ -46,14 +60,14 @@ async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = 
         raise ConfigurationError("asyncpg is not installed: pip install 'streamworker[postgres]'") from None
     try:
         connection: asyncpg.Connection = await asyncpg.connect(
-            said.text,
-            timeout=said.timeout or timeout,
+            dsn,
+            timeout=timeout,
             command_timeout=STATEMENT_TIMEOUT,
             statement_cache_size=0,
-            server_settings={"timezone": "UTC"} | ({} if said.named else {"application_name": APPLICATION}),
+            server_settings=settings,
             target_session_attrs=SessionAttribute.read_write if writes else SessionAttribute.any,
         )
-    except asyncpg.PostgresError as error:
+    except (asyncpg.PostgresError, asyncpg.TargetServerAttributeNotMatched) as error:
         raise unavailable(error) from error
     except OSError as error:  # a time-out, and a certificate that is not taken, as well
         problem = unavailable(error)

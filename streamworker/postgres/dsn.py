@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -25,7 +26,8 @@ _IGNORED = frozenset(
 class Dsn:
     """A DSN as asyncpg takes it, and what it says to us."""
 
-    text: str
+    #: One for each host: asyncpg has one time limit for all of them, and a host that is silent takes it all.
+    each: tuple[str, ...]
     timeout: float | None  # seconds until a connection must stand
     named: bool  # it says what the connection is to be called in `pg_stat_activity`
 
@@ -79,9 +81,26 @@ def read_dsn(dsn: str) -> Dsn:
         elif name not in _IGNORED:
             named = named or name == "application_name"
             kept.append((name, value))
-    if len(kept) == len(said):
-        return Dsn(dsn.strip(), timeout, named)
-    return Dsn(urlunsplit(parts._replace(query=urlencode(kept))), timeout, named)
+    each = tuple(
+        urlunsplit(parts._replace(netloc=netloc, query=urlencode(query)))
+        for netloc, query in _hosts(parts.netloc, kept)
+    )
+    return Dsn(each, timeout, named)
+
+
+def _hosts(netloc: str, query: list[tuple[str, str]]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Authority and query for each host by itself, of those in the authority, else in the query."""
+    who, at, hosts = netloc.rpartition("@")
+    if hosts:
+        for host in hosts.split(","):
+            yield f"{who}{at}{host}", query
+        return
+    said = dict(query)
+    names, ports = said.get("host", "").split(","), said.get("port", "").split(",")
+    for number, name in enumerate(names):
+        port = ports[number] if len(ports) == len(names) else said.get("port", "")
+        own = {"host": name, "port": port}
+        yield netloc, [(key, own.get(key, value)) for key, value in query]
 
 
 def _seconds(dsn: str, value: str) -> float | None:

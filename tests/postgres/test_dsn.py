@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+import socket
+from urllib.parse import parse_qs, quote, urlsplit
 
 import asyncpg
 import pytest
@@ -83,6 +84,31 @@ async def test_who_does_not_answer_is_named() -> None:
     with pytest.raises(PostgresUnavailable, match=r"No such.* \(postgresql://shop:\*\*\*@/shop") as caught:
         await connect("postgresql://shop:hunter2@/shop?host=/nonexistent")
     assert unavailable(caught.value) is caught.value, "what was said is said once"
+
+
+async def test_a_host_that_is_silent_does_not_take_the_time_of_the_others(postgres: EmbeddedPostgres) -> None:
+    """As one that lost its power. After a failover the mirror never came to the new primary."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        folder = parse_qs(urlsplit(postgres.dsn).query)["host"][0]
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},{quote(folder, safe='')}:5432"
+        link = await connect(f"postgresql://postgres@{hosts}/postgres", timeout=0.4)
+        await link.close()
+        ports = f"{silent.getsockname()[1]},5432"
+        link = await connect(
+            f"postgresql://postgres@/postgres?host=127.0.0.1,{folder}&port={ports}", timeout=0.4
+        )
+        await link.close()
+
+
+async def test_a_server_that_takes_no_writes_is_one_that_is_away(dsn: str, sql: asyncpg.Connection) -> None:
+    """As after a failover: what asyncpg says of it is no error of Postgres by its class."""
+    await sql.execute(f"ALTER DATABASE {urlsplit(dsn).path[1:]} SET default_transaction_read_only = on")
+
+    with pytest.raises(PostgresUnavailable, match="it takes no writes now") as caught:
+        await connect(dsn)
+
+    assert caught.value.kind == "read_only"
+    await (await connect(dsn, writes=False)).close()
 
 
 def test_a_lost_redis_is_no_error_of_postgres() -> None:
