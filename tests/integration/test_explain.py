@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamworker.core.coalesce import Coalesce
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import manifest, routing, scripts
@@ -138,6 +139,54 @@ def test_it_waits_behind_others_of_its_tenant(desk: Desk) -> None:
     assert "Tenant acme" in said(found)
 
 
+def test_of_a_tenants_line_it_says_what_stops_it(desk: Desk) -> None:
+    a_worker(desk)
+    last = [desk.put(tenant="acme") for _ in range(40)][-1]
+    desk.call("pause", "tenant:acme", "--reason", "they flood us")
+
+    paused = explain(desk, last)
+    desk.call("pause", "lane:normal")
+    stopped = explain(desk, last)
+    desk.call("resume", "lane:normal", "--at-once")
+    desk.redis.delete(desk.keys.worker("w1"))
+    alone = explain(desk, last)
+
+    assert (paused["why"], paused["facts"]["scope"]) == ("paused", "tenant:acme")
+    assert "they flood us" in said(paused)
+    assert stopped["why"] == "lane_paused"
+    assert alone["why"] == "no_worker"
+    for found in (paused, stopped, alone):
+        assert "as many jobs at the head of lane normal as one tenant may" in said(found)
+
+
+def test_how_long_it_waits_is_since_it_came_back(desk: Desk) -> None:
+    a_worker(desk)
+    job_id = desk.dead()
+    record = desk.record(job_id)
+    assert record is not None
+    old = str((record.number("at") or 0) - 3_600_000)
+    desk.redis.set(desk.keys.job(job_id), replace(record, fields={**record.fields, "at": old}).line())
+    desk.call("dlq", "replay", job_id)
+
+    found = said(explain(desk, job_id))
+
+    assert found.startswith("It has waited for its turn in lane normal for ")
+    assert "1h" not in found
+
+
+def test_what_it_will_be_parked_for_comes_before_what_it_has_passed(desk: Desk) -> None:
+    a_worker(desk)
+    granted = desk.put(gates="0 entity:order:7 pause:dependency:carrier")
+
+    found = explain(desk, granted)
+    desk.call("pause", "dependency:carrier", "--reason", "it is down")
+    later = explain(desk, granted)
+
+    assert found["why"] == "granted"
+    assert "5 s" not in said(found), "an entity's place waits for its job"
+    assert (later["why"], later["facts"]["scope"]) == ("paused", "dependency:carrier")
+
+
 # --- it is parked ------------------------------------------------------------------------------------------
 
 
@@ -183,6 +232,23 @@ def test_a_rate_has_no_token(desk: Desk) -> None:
     assert "the next comes in" in said(found)
 
 
+def test_a_token_that_has_come_is_not_denied(desk: Desk) -> None:
+    gates = "0 rate:task:add|1,1000,1"
+    ids = [desk.put(gates=gates) for _ in range(2)]
+    desk.claim(9)
+    before = int(desk.redis.zscore(desk.keys.timers, "rate:task:add"))
+    desk.redis.zadd(desk.keys.timers, {"rate:task:add": before - 60_000})
+
+    found = explain(desk, ids[1])
+
+    assert found["why"] == "rate"
+    assert "The next token came 5" in said(found)
+    assert "no token left" not in said(found)
+    desk.redis.delete(desk.keys.worker("w1"))
+    assert "No worker is alive" in said(explain(desk, ids[1]))
+    assert "streamworker run MODULE:APP" in explain(desk, ids[1])["do"]
+
+
 def test_the_pause_of_its_dependency_holds_it(desk: Desk) -> None:
     job_id = desk.put(gates="0 pause:dependency:carrier")
     desk.call("pause", "dependency:carrier", "--for", "10m", "--reason", "carrier is down")
@@ -217,6 +283,64 @@ def test_a_try_failed_and_the_next_has_its_time(any_desk: Desk) -> None:
     assert (found["status"], found["why"]) == ("retry_scheduled", "retry")
     assert "Attempt 1 failed with http_503 (transient)" in said(found)
     assert found["facts"]["policy"] == policy
+
+
+def test_it_collects_the_events_of_a_window(desk: Desk) -> None:
+    window = Coalesce("collect", window=20.0, by="user:{user}", items="items")
+    publish(desk, add=Declaration("normal", arguments=("user", "items"), coalesce=window))
+
+    assert explain(desk, desk.put(delay="20s"))["why"] == "collecting"
+    assert explain(desk, desk.put(delay="1h"))["why"] == "delayed", "its producer asked for it"
+
+
+def test_a_retry_whose_moves_the_log_has_forgotten_is_no_delay(desk: Desk) -> None:
+    job_id = desk.put()
+    (claim,) = desk.claim()
+    desk.settle(claim, Retry(30_000, ErrorClass.TRANSIENT, "http_503", "503"))
+    desk.redis.delete(desk.keys.events)
+
+    found = explain(desk, job_id)
+
+    assert found["why"] == "retry"
+    assert said(found).startswith("Attempt 1 failed with http_503 (transient)")
+    assert "comes from" not in said(found)
+
+
+def test_overdue_jobs_come_back_by_a_ramp(desk: Desk) -> None:
+    job_id = desk.put(delay="1h")
+    a_worker(desk)
+    record = desk.record(job_id)
+    assert record is not None
+    until = int(record.fields["du"])
+    moved = {**record.fields, "du": str(until - 7_200_000)}
+    desk.redis.set(desk.keys.job(job_id), replace(record, fields=moved).line())
+    desk.redis.hset(desk.keys.sweep, "overdue", f"{until} 5000 60000")
+
+    found = explain(desk, job_id)
+
+    assert found["why"] == "ramp"
+    assert found["do"] == ["streamworker resume overdue --at-once"]
+
+
+def test_its_deadline_is_over_and_nobody_has_looked(desk: Desk) -> None:
+    publish(desk, add=Declaration("normal", deadline_ms=60_000))
+    job_id = desk.put(deadline="1m")
+    record = desk.record(job_id)
+    assert record is not None
+    moved = {name: str(int(record.fields[name]) - 120_000) for name in ("dl", "at")}
+    fields = {**record.fields, **moved}
+    desk.redis.set(desk.keys.job(job_id), replace(record, fields=fields).line())
+
+    alone = explain(desk, job_id)
+    a_worker(desk)
+    found = explain(desk, job_id)
+
+    assert alone["why"] == "no_worker"
+    assert found["why"] == "expiring"
+    assert "Its deadline was 1m" in said(found)
+    (rule,) = [rule for rule in found["policy"] if rule["what"] == "deadline"]
+    assert "ago" in rule["value"]
+    assert rule["source"] == "its task, as workers published it"
 
 
 def test_its_handler_put_it_off(desk: Desk) -> None:
@@ -323,6 +447,17 @@ def test_it_was_cancelled_and_needs_nobody(desk: Desk) -> None:
     assert found["do"] == [f"streamworker jobs show {job_id}"]
 
 
+def test_a_letter_that_is_gone_is_not_offered(desk: Desk) -> None:
+    job_id = desk.dead()
+    assert explain(desk, job_id)["do"][-1] == f"streamworker dlq replay {job_id}"
+    desk.redis.delete(desk.keys.dlq)
+
+    found = explain(desk, job_id)
+
+    assert "cannot be replayed" in said(found)
+    assert found["do"] == [f"streamworker jobs show {job_id}"]
+
+
 def test_a_worker_died_three_times(desk: Desk) -> None:
     job_id = desk.put()
     (claim,) = desk.claim()
@@ -344,7 +479,7 @@ def test_nobody_knows_it(desk: Desk) -> None:
     assert "019f8f2e-0000-7000-8000-000000000000" in desk.refused(
         "explain", "019f8f2e-0000-7000-8000-000000000000"
     )
-    assert desk.refused("explain", "x").startswith("job id 'x'")
+    assert desk.refused("explain", "x", code=2).startswith("job id 'x'")
 
 
 # --- the policy --------------------------------------------------------------------------------------------

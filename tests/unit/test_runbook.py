@@ -216,10 +216,17 @@ def test_while_a_dependency_is_ill_more_workers_are_advised_against() -> None:
     ill = diagnose(replace(QUIET, lanes=(replace(LATE, in_flight=32),), services=(service(running=30),)))
     well = diagnose(replace(QUIET, lanes=(replace(LATE, in_flight=32),)))
     idle = diagnose(replace(QUIET, lanes=(replace(LATE, in_flight=3),)))
+    gated = diagnose(replace(QUIET, lanes=(replace(LATE, in_flight=3, ready=10, parked=4000),)))
+    open_now = service(state="open", failed=20)
+    apart = diagnose(replace(QUIET, lanes=(replace(LATE, in_flight=32),), services=(open_now,)))
 
     assert "would only call carrier more" in ill.told(Step.LANE).says[-1]
     assert "more workers help" in well.told(Step.LANE).says[-1]
-    assert "not for want of workers" in idle.told(Step.LANE).says[-1]
+    assert "not for want of workers" in gated.told(Step.LANE).says[-1]
+    assert "may be reserved for other lanes" in idle.told(Step.LANE).says[-1], (
+        "or served by nobody who is idle"
+    )
+    assert "would only call" not in apart.told(Step.LANE).says[-1], "its breaker lets nobody call it"
 
 
 def test_a_dependency_that_an_operator_has_paused_is_left_so() -> None:
@@ -260,8 +267,36 @@ def test_how_long_the_backlog_takes_is_told() -> None:
     empties = diagnose(replace(QUIET, drain=backlog(9000)))
     grows = diagnose(replace(QUIET, drain=backlog(9000), deferred=200.0))
 
-    assert "empty in 1m30s" in " ".join(empties.told(Step.DRAIN).says)
+    assert "at most: empty in 1m30s or later" in " ".join(empties.told(Step.DRAIN).says)
     assert "less than comes in" in " ".join(grows.told(Step.DRAIN).says)
+
+
+def test_without_a_worker_nothing_is_drained() -> None:
+    found = diagnose(replace(QUIET, workers=0, slots=0, least=0, serving={}, drain=backlog(900)))
+
+    assert why(found)["drain"] == "no_worker"
+    assert "It is drained at" not in " ".join(found.told(Step.DRAIN).says)
+
+
+def test_jobs_that_nobody_could_take_do_not_wait_for_a_slot() -> None:
+    lanes = (row("normal"), row("bulk", ready=900), row("slow", ready=900, paused=True))
+    sight = replace(QUIET, lanes=lanes, serving={"normal": 2, "slow": 2}, services=(service(running=30),))
+
+    assert why(diagnose(sight))["dependency"] == "well"
+
+
+def test_of_a_breaker_it_says_who_can_change_it() -> None:
+    def said(**facts: Any) -> str:
+        return " ".join(diagnose(replace(QUIET, services=(service(**facts),))).told(Step.DEPENDENCY).says)
+
+    forced = said(state="open", by=ANN, waiting=1)
+    tried = said(state="half_open")
+
+    assert f"is open by {ANN}; 1 job waits" in forced
+    assert "step 9" in forced
+    assert "nothing to do" not in forced
+    assert tried.startswith("The breaker of carrier is half open; 0 jobs wait")
+    assert said() == "No dependency is ill: carrier no calls counted."
 
 
 def test_a_storm_of_retries_is_calmed_once_for_each_task() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamworker.core.states import QUIET_CODES, Status
-from streamworker.ops import inspect
+from streamworker.ops import dlq, inspect
 from streamworker.ops.explain.answer import Answer, Explanation
 from streamworker.ops.explain.scene import Scene
 from streamworker.ops.history import iso
@@ -14,13 +14,16 @@ MEANINGS = {
     "cancelled": "It was cancelled.",
     "discarded": "An operator discarded it.",
     "superseded": "Another job took its place.",
-    "expired": "It waited or ran beyond its deadline.",
+    "expired": "Its deadline or its lane's `max_age` was over, or would have been before its next try.",
     "crash_loop": "Three workers died while they held it.",
     "worker_lost": "A worker died while it ran it, and its policy has no further try.",
     "too_many_starts": "It was started as often as its task allows, without an end.",
     "unknown_task": "No worker knew its task for an hour.",
     "bad_arguments": "Its arguments do not fit the handler.",
     "timeout": "It ran for longer than its time limit.",
+    "bad_envelope": "What its producer sent cannot be read.",
+    "bad_record": "Its record could not be read.",
+    "entry_deleted": "Somebody deleted its entry from its lane's stream.",
 }
 
 
@@ -30,7 +33,8 @@ async def answer(scene: Scene) -> Answer:
     error_class, _, code = (record.text("ec") or "").partition(" ")
     body = await scene.queue.caller.command("HGET", scene.queue.keys.body(record.job_id), "error")
     error = None if body is None else body.decode("utf-8", "replace")
-    found = _ended(record.status, error_class, code, record.attempt, error, record.job_id)
+    letter = await _has_letter(scene.queue, record.job_id, record.text("dq"))
+    found = _ended(record.status, error_class, code, record.attempt, error, record.job_id, letter=letter)
     found.facts["finished_at"] = iso(record.finished_at)
     return found
 
@@ -45,13 +49,21 @@ async def from_memory(queue: Queue, job_id: str) -> Explanation:
         report.attempt,
         report.error,
         job_id,
+        letter=await _has_letter(queue, job_id),
     )
     found.facts["finished_at"] = iso(report.finished_at)
     return Explanation(job_id, str(report.status), report.task, report.lane, found)
 
 
+async def _has_letter(queue: Queue, job_id: str, entry: str | None = None) -> bool:
+    """Whether its dead letter is still there; `entry` is where, if that is known."""
+    if entry is not None:
+        return bool(await queue.caller.command("XRANGE", queue.keys.dlq, entry, entry))
+    return job_id in await dlq.find(queue, [job_id])
+
+
 def _ended(
-    status: Status, error_class: str, code: str, attempt: int, error: str | None, job_id: str
+    status: Status, error_class: str, code: str, attempt: int, error: str | None, job_id: str, *, letter: bool
 ) -> Answer:
     if status is Status.SUCCEEDED:
         return Answer(
@@ -60,8 +72,9 @@ def _ended(
     says = [MEANINGS.get(code, f"It failed for good with a {error_class} error, attempt {attempt}.")]
     if error:
         says.append(f"{code}: {error}" if code else error)
-    quiet = code in QUIET_CODES
-    do = [f"streamworker jobs show {job_id}"] if quiet else [f"streamworker dlq show {job_id}"]
-    if not quiet:
-        do.append(f"streamworker dlq replay {job_id}")
+    do = [f"streamworker jobs show {job_id}"]
+    if letter:
+        do = [f"streamworker dlq show {job_id}", f"streamworker dlq replay {job_id}"]
+    elif code not in QUIET_CODES:
+        says.append("Its dead letter is not there any more: it cannot be replayed.")
     return Answer(code or "failed", says, do, {"error_class": error_class or None, "attempts": attempt})

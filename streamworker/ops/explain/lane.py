@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from streamworker.core.gates import GateKind, words_of
 from streamworker.core.text import counted
 from streamworker.ops.explain.answer import Answer
 from streamworker.ops.explain.scene import Scene, said_by, span
@@ -16,6 +18,9 @@ from streamworker.store.keys import GROUP
 _COUNTED, _PAGE = 100_000, 10_000
 
 
+_NONE: Mapping[str, object] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """Jobs before this one in its stream; `more`: at least so many."""
@@ -25,6 +30,11 @@ class Ahead:
 
     def __str__(self) -> str:
         return f"more than {self.count}" if self.more else str(self.count or "none")
+
+    @property
+    def wait(self) -> str:
+        """`2 wait`, with the verb that fits."""
+        return f"{self} {'waits' if self.count < 2 and not self.more else 'wait'}"
 
 
 async def ahead(scene: Scene, kind: str) -> Ahead:
@@ -50,37 +60,55 @@ async def ahead(scene: Scene, kind: str) -> Ahead:
     return Ahead(count, more=True)
 
 
-async def answer(scene: Scene, sample: float) -> Answer:
-    """Why nobody has taken it yet."""
+def waited(scene: Scene) -> str:
+    """For how long it has been where it is: an entry's id says when it came there."""
+    entry = scene.record.entry
+    came = scene.record.number("at") if entry is None else int(entry[1].partition("-")[0])
+    return span(scene.now - (came or scene.now))
+
+
+def stopped(scene: Scene, says: Sequence[str] = (), facts: Mapping[str, object] = _NONE) -> Answer | None:
+    """Why nothing of its lane is taken at all: a pause, or nobody to take it. `says` is said before that."""
     record = scene.record
-    assert record.entry is not None
-    kind, _ = record.entry
-    waits = span(scene.now - (record.number("at") or scene.now))
-    facts: dict[str, object] = {"lane": record.lane, "enqueued_at": iso(record.number("at"))}
+    known: dict[str, object] = {
+        "lane": record.lane,
+        "enqueued_at": iso(record.number("at")),
+        **facts,
+    }
     pause = scene.pauses.get(f"lane:{record.lane}")
     if pause is not None and pause.state == "paused":
         until = "until somebody resumes it" if pause.until is None else f"until {iso(pause.until)}"
         return Answer(
             "lane_paused",
-            [f"Lane {record.lane} is paused {said_by(pause)}, {until}."],
+            [*says, f"Lane {record.lane} is paused {said_by(pause)}, {until}."],
             [f"streamworker resume lane:{record.lane}"],
-            {**facts, "by": pause.by, "reason": pause.reason},
+            {**known, "by": pause.by, "reason": pause.reason},
         )
     if not scene.workers:
         return Answer(
             "no_worker",
-            [f"No worker is alive; it waits for {waits}."],
+            [*says, f"No worker is alive; it has waited for {waited(scene)}."],
             ["streamworker run MODULE:APP"],
-            facts,
+            known,
         )
-    serving = scene.serving(record.lane)
-    if not serving:
+    if not scene.serving(record.lane):
         return Answer(
             "lane_not_served",
-            [f"Of {counted(len(scene.workers), 'living worker')} none serves lane {record.lane}."],
+            [*says, f"Of {counted(len(scene.workers), 'living worker')} none serves lane {record.lane}."],
             [f"streamworker run MODULE:APP --lanes {record.lane}", "streamworker workers"],
-            facts,
+            known,
         )
+    return None
+
+
+async def answer(scene: Scene, sample: float) -> Answer:
+    """Why nobody has taken it yet."""
+    record = scene.record
+    assert record.entry is not None
+    kind, _ = record.entry
+    facts: dict[str, object] = {"lane": record.lane, "enqueued_at": iso(record.number("at"))}
+    if (stop := stopped(scene)) is not None:
+        return stop
     if scene.declared is None and scene.any_manifest:
         return Answer(
             "unknown_task",
@@ -91,42 +119,41 @@ async def answer(scene: Scene, sample: float) -> Answer:
             [f"deploy workers whose app has {record.task}"],
             facts,
         )
-    if record.text("hg"):
-        facts["granted"] = (record.text("hg") or "").strip()
-        return Answer(
-            "granted",
-            [f"It has passed {facts['granted']} and waits for a free slot; it returns after 5 s."],
-            ["streamworker workers"],
-            facts,
-        )
-    if (stop := _will_park(scene)) is not None:
+    if (stop := will_park(scene)) is not None:
         return stop
-    return await _in_turn(scene, kind, len(serving), waits, facts, sample)
+    if record.text("hg"):
+        names = (record.text("hg") or "").split()
+        facts["granted"] = " ".join(names)
+        says = [f"It has passed {' and '.join(names)} and waits for a free slot."]
+        if any(not name.startswith(f"{GateKind.ENTITY}:") for name in names):
+            says.append("A place that nobody has taken after 5 s goes to the next one.")
+        return Answer("granted", says, ["streamworker workers"], facts)
+    return await _in_turn(scene, kind, len(scene.serving(record.lane)), facts, sample)
 
 
-def _will_park(scene: Scene) -> Answer | None:
-    """What it will be parked for as soon as a worker looks at it."""
+def will_park(scene: Scene, says: Sequence[str] = ()) -> Answer | None:
+    """What it will be parked for as soon as a worker looks at it. `says` is what is said before."""
     record = scene.record
-    for scope in (f"task:{record.task}", f"tenant:{record.text('tn')}"):
+    gates = [name for name, _, _ in words_of(record.text("ga") or "")]
+    own = [name.removeprefix(f"{GateKind.PAUSE}:") for name in gates if name.startswith(f"{GateKind.PAUSE}:")]
+    for scope in (f"task:{record.task}", f"tenant:{record.text('tn')}", *own):
         pause = scene.pauses.get(scope)
         if pause is not None and pause.state == "paused":
             return Answer(
                 "paused",
-                [f"{scope} is paused {said_by(pause)}; the job will be parked when its turn comes."],
+                [*says, f"{scope} is paused {said_by(pause)}; the job will be parked when its turn comes."],
                 [f"streamworker resume {scope}"],
                 {"scope": scope, "by": pause.by, "reason": pause.reason},
             )
     return None
 
 
-async def _in_turn(
-    scene: Scene, kind: str, workers: int, waits: str, facts: dict[str, object], sample: float
-) -> Answer:
+async def _in_turn(scene: Scene, kind: str, workers: int, facts: dict[str, object], sample: float) -> Answer:
     record = scene.record
     before = await ahead(scene, kind)
     pause = scene.pauses.get(f"lane:{record.lane}")
     facts |= {"ahead": before.count, "workers": workers}
-    says = [f"It waits for its turn in lane {record.lane} for {waits}; {before} before it."]
+    says = [f"It has waited for its turn in lane {record.lane} for {waited(scene)}; {before} before it."]
     if pause is not None:
         says.append(f"The lane was resumed, and opens little by little until {iso(pause.until)}.")
     if sample > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from streamworker.core.gates import GateKind, words_of
@@ -16,10 +17,18 @@ _COUNTED = 10_000
 
 async def answer(scene: Scene, name: str) -> Answer:
     """At which gate, behind how many, and what opens it."""
+    found = await _at(scene, name)
+    if scene.workers:
+        return found
+    says = [*found.says, "No worker is alive to run it."]
+    return replace(found, says=says, do=[*found.do, "streamworker run MODULE:APP"])
+
+
+async def _at(scene: Scene, name: str) -> Answer:
     record = scene.record
     found = await gates.gate(scene.queue, name)
     ahead = await _ahead(scene, name)
-    others = "nobody waits before it" if not ahead else f"{ahead} wait before it"
+    others = f"{ahead or 'nobody'} {'waits' if ahead < 2 else 'wait'} before it"
     facts: dict[str, Any] = {"gate": name, "ahead": ahead, "waiting": sum(found["waiting"].values())}
     says = [f"It is parked at the gate {name}; {others}. It holds no slot, and no try was charged."]
     kind, _, rest = name.partition(":")
@@ -34,9 +43,12 @@ async def answer(scene: Scene, name: str) -> Answer:
         opens = None if due in (None, b"inf") else int(float(due))
         facts["opens_at"] = iso(opens)
         limit = _limit_name(scene, name)
-        says.append(
-            f"The rate has no token left{'' if opens is None else f'; the next comes {scene.until(opens)}'}."
-        )
+        if opens is None:
+            says.append("The rate has no token left.")
+        elif opens > scene.now:
+            says.append(f"The rate has no token left; the next comes {scene.until(opens)}.")
+        else:
+            says.append(f"The next token came {scene.ago(opens)}; a worker lets in who waited longest.")
         return Answer("rate", says, [f"streamworker limits set {limit} RATE"], facts)
     facts["holders"] = [each["id"] for each in found["holders"]]
     holders = found["holders"]
@@ -50,7 +62,8 @@ async def answer(scene: Scene, name: str) -> Answer:
         return Answer(
             "entity", says, [f"streamworker explain {facts['holders'][0]}"] if holders else [], facts
         )
-    says.append(f"{len(holders)} jobs hold it, which is all that it lets in.")
+    places = _places(scene, name)
+    says.append(f"{len(holders)} of its {places} places are taken." if places else f"{len(holders)} hold it.")
     return Answer("concurrency", says, [f"streamworker gates {name}"], facts)
 
 
@@ -95,6 +108,16 @@ async def _ahead(scene: Scene, name: str) -> int:
         if lane == scene.record.lane or pause is None or pause.state != "paused":
             count += int(await command("ZCOUNT", keys.waiters(lane, name), "-inf", f"({own.decode()}"))
     return min(count, _COUNTED)
+
+
+def _places(scene: Scene, name: str) -> str | None:
+    """How many may hold a concurrency."""
+    known = {gate: (figures, limit) for gate, figures, limit in words_of(scene.record.text("ga") or "")}
+    figures, limit = known.get(name, ("", ""))
+    for each in (name, limit):
+        if found := scene.limits.get(each):
+            return str(found["in_force"])
+    return figures or None
 
 
 def _limit_name(scene: Scene, name: str) -> str:

@@ -37,7 +37,11 @@ def effective(scene: Scene) -> list[Rule]:
             rules.append(_set(scene, "retries", "retries", task))
             break
     if (deadline := record.number("dl")) is not None:
-        rules.append(Rule("deadline", scene.until(deadline), PRODUCER))
+        # As far as can be told: a producer may have asked for what the task declares.
+        own = declared is not None and deadline - (record.number("at") or 0) == declared.deadline_ms
+        over = deadline <= scene.now
+        when = f"{scene.ago(deadline)}, at {iso(deadline)}" if over else scene.until(deadline)
+        rules.append(Rule("deadline", when, TASK if own else PRODUCER))
     for name, figures, limit in words_of(record.text("ga") or ""):
         rules.append(_gate(scene, name, figures, limit))
     for scope in (f"lane:{record.lane}", f"task:{record.task}", f"tenant:{record.text('tn')}"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from streamworker.core import durations
 from streamworker.core.lane import BACKLOG
+from streamworker.core.states import Status
 from streamworker.ops.explain import lane, parked
 from streamworker.ops.explain.answer import Answer
 from streamworker.ops.explain.scene import Scene, said_by, span
 from streamworker.ops.history import iso
+from streamworker.ops.tune import OVERDUE
 
 
 async def answer(scene: Scene, sample: float) -> Answer:
@@ -14,10 +17,12 @@ async def answer(scene: Scene, sample: float) -> Answer:
     record = scene.record
     if record.text("bu") is not None:
         return _burial(scene)
+    if (deadline := record.number("dl")) is not None and deadline <= scene.now:
+        return _expiring(scene, deadline)
     if record.gate is not None:
         return await parked.answer(scene, record.gate)
     if record.entry is None:
-        return _scheduled(scene)
+        return await _scheduled(scene)
     kind, _ = record.entry
     if kind == "b":
         return await _deferred(scene)
@@ -42,22 +47,47 @@ def _burial(scene: Scene) -> Answer:
     return Answer("burial_waits" if waits else "burial", says, [], {"code": code, "reason": reason})
 
 
-def _scheduled(scene: Scene) -> Answer:
+def _expiring(scene: Scene, deadline: int) -> Answer:
+    says = [f"Its deadline was {scene.ago(deadline)}: a worker ends it as expired as soon as it looks."]
+    facts = {"deadline_at": iso(deadline)}
+    if scene.workers:
+        return Answer("expiring", says, ["streamworker doctor"], facts)
+    return Answer("no_worker", [*says, "No worker is alive."], ["streamworker run MODULE:APP"], facts)
+
+
+async def _due(scene: Scene, due: int | None, facts: dict[str, object]) -> Answer:
+    late = "" if due is None else f" since {span(scene.now - due)}"
+    says = [f"It is due{late}, and no worker has brought it back into its lane."]
+    if not scene.workers:
+        return Answer("no_worker", [*says, "No worker is alive."], ["streamworker run MODULE:APP"], facts)
+    ramp = await scene.queue.caller.command("HGET", scene.queue.keys.sweep, OVERDUE)
+    until = 0 if ramp is None else int(ramp.split()[0])
+    if until > scene.now:
+        says.append(f"Many were due at once; they come back little by little, the last {scene.until(until)}.")
+        return Answer("ramp", says, [f"streamworker resume {OVERDUE} --at-once"], facts)
+    return Answer("due", [*says, "A keeper does so ten times a second."], ["streamworker doctor"], facts)
+
+
+async def _scheduled(scene: Scene) -> Answer:
     record = scene.record
     due = record.number("du")
-    retried = scene.move_with("due")
-    facts = {"due_at": iso(due), "attempt": record.attempt}
+    moved = scene.move_with("due")
+    facts: dict[str, object] = {"due_at": iso(due), "attempt": record.attempt}
     error_class, _, code = (record.text("ec") or "").partition(" ")
     if due is None or due <= scene.now:
-        late = "" if due is None else f" since {span(scene.now - due)}"
-        says = [f"It is due{late}, and no worker has brought it back into its lane."]
-        if scene.workers:
-            return Answer(
-                "due", [*says, "A keeper does so ten times a second."], ["streamworker doctor"], facts
-            )
-        return Answer("no_worker", [*says, "No worker is alive."], ["streamworker run MODULE:APP"], facts)
-    reason = retried.reason if retried is not None else "delayed"
+        return await _due(scene, due, facts)
     when = scene.until(due)
+    retrying = record.status is Status.RETRY_SCHEDULED
+    if moved is None and not retrying and record.starts:  # the log has forgotten why
+        return Answer("put_off", [f"It was handed back or put off: it is due {when}."], [], facts)
+    reason = moved.reason if moved is not None else "error" if retrying else "delayed"
+    if reason in ("delayed", "merged") and _in_window(scene, due):
+        return Answer(
+            "collecting",
+            [f"Events of its window become this one job: it is due when the window ends, {when}."],
+            [],
+            facts,
+        )
     if reason == "unknown_task":
         return Answer(
             "unknown_task",
@@ -77,11 +107,20 @@ def _scheduled(scene: Scene) -> Answer:
     says = [
         f"Attempt {record.attempt} failed with {code or 'an error'} ({error_class}); the next is due {when}."
     ]
-    policy = None if retried is None else retried.facts.get("policy")
-    if policy:
+    policy = None if moved is None else moved.facts.get("policy")
+    if policy not in (None, "", "-"):
         says.append(f"The back-off comes from {policy}.")
         facts["policy"] = policy
     return Answer("retry", says, [f"streamworker jobs show {record.job_id}"], facts)
+
+
+def _in_window(scene: Scene, due: int) -> bool:
+    """Whether it waits for events that its task lets become one, and for nothing else."""
+    merging = None if scene.declared is None else scene.declared.coalesce
+    if merging is None:
+        return False
+    merged = any(move.reason == "merged" for move in scene.history.moves)
+    return merged or due - (scene.record.number("at") or 0) == durations.to_ms(merging.window)
 
 
 async def _deferred(scene: Scene) -> Answer:
@@ -97,7 +136,7 @@ async def _deferred(scene: Scene) -> Answer:
     }
     says = [
         (
-            f"It waits in the backlog, {ahead} of {depth} meant for lane {record.lane}. "
+            f"It waits in the backlog; {ahead} of the {depth} there for lane {record.lane} before it. "
             f"Why it was put there: {record.text('bl')}."
         )
     ]
@@ -112,6 +151,8 @@ async def _deferred(scene: Scene) -> Answer:
     if not found.on:
         why = "" if found.set is None else f" by {found.set.by}"
         return Answer("drain_off", [*says, f"The drain is off{why}."], ["streamworker drain --on"], facts)
+    if (stop := lane.stopped(scene, says, facts)) is not None:
+        return stop
     if found.rate is None:
         return Answer(
             "no_worker", [*says, "No worker has declared a drain."], ["streamworker workers"], facts
@@ -128,18 +169,17 @@ async def _behind_tenant(scene: Scene) -> Answer:
     record = scene.record
     tenant = record.text("tn") or ""
     ahead = await lane.ahead(scene, "t")
-    return Answer(
-        "turnstile",
-        [
-            (
-                f"Tenant {tenant} has as many jobs at the head of lane {record.lane} as one tenant may; "
-                f"{ahead} of that tenant's wait before this one."
-            ),
-            "Each that is claimed lets the next one in, so that no tenant stands in front of the others.",
-        ],
-        ["streamworker lanes"],
-        {"tenant": tenant, "ahead": ahead.count},
-    )
+    facts = {"tenant": tenant, "ahead": ahead.count}
+    says = [
+        (
+            f"Tenant {tenant} has as many jobs at the head of lane {record.lane} as one tenant may; "
+            f"of that tenant's, {ahead.wait} before this one."
+        )
+    ]
+    if (stop := lane.stopped(scene, says, facts) or lane.will_park(scene, says)) is not None:
+        return stop
+    says.append("Each that is claimed lets the next one in, so that no tenant stands in front of the others.")
+    return Answer("turnstile", says, ["streamworker lanes"], facts)
 
 
 async def _quarantined(scene: Scene) -> Answer:
@@ -148,15 +188,13 @@ async def _quarantined(scene: Scene) -> Answer:
     strikes = "once" if record.strikes == 1 else f"{record.strikes} times"
     says = [
         (
-            f"A worker died {strikes} while it held the job, so it runs alone in a child process; {ahead} "
-            "wait before it."
+            f"A worker died {strikes} while it held the job, so it will run alone in a child process; "
+            f"{ahead.wait} before it."
         )
     ]
-    if not scene.serving(record.lane):
-        return Answer(
-            "no_worker",
-            [*says, f"No living worker serves lane {record.lane}."],
-            ["streamworker run MODULE:APP"],
-            {"strikes": record.strikes},
-        )
-    return Answer("quarantine", says, [], {"strikes": record.strikes, "ahead": ahead.count})
+    facts = {"strikes": record.strikes, "ahead": ahead.count}
+    return (
+        lane.stopped(scene, says, facts)
+        or lane.will_park(scene, says)
+        or Answer("quarantine", says, [], facts)
+    )

@@ -30,7 +30,7 @@ def dependency(case: Case) -> Told:
         return Told(Step.DEPENDENCY, State.OK, "none_declared", (said,))
     ill = [(each, case.ill[each.name]) for each in case.sight.services if each.name in case.ill]
     if not ill:
-        calls = ", ".join(f"{each.name} {each.ok} ok, {each.failed} failed" for each in case.sight.services)
+        calls = ", ".join(map(_calls, case.sight.services))
         return Told(Step.DEPENDENCY, State.OK, "well", (f"No dependency is ill: {calls}.",), tuple(commands))
     says = tuple(_says(case, service, illness) for service, illness in ill)
     acute = [(service, illness) for service, illness in ill if illness in ACUTE]
@@ -41,16 +41,29 @@ def dependency(case: Case) -> Told:
     return Told(Step.DEPENDENCY, state, str(worst), says, tuple(commands))
 
 
+def _calls(service: Service) -> str:
+    """What its breaker counts; without one, nobody does."""
+    if not service.ok + service.failed:
+        return f"{service.name} no calls counted"
+    return f"{service.name} {service.ok} ok, {service.failed} failed"
+
+
 def _says(case: Case, service: Service, illness: Illness) -> str:
     calls = f"{service.failed} of {counted(service.ok + service.failed, 'call')} failed"
-    waits = f"{counted(service.waiting, 'job')} wait, uncharged"
+    waits = f"{counted(service.waiting, 'job')} {'waits' if service.waiting == 1 else 'wait'}, uncharged"
     match illness:
         case Illness.PAUSED:
             pause = case.sight.paused(f"dependency:{service.name}")
             return f"{service.name} is paused by {pause.by if pause else 'an operator'}; {waits}."
         case Illness.OPEN:
-            by = f"by {service.by}" if service.by else f"since {calls}"
-            return f"The breaker of {service.name} is {service.state} {by}; {waits}. There is nothing to do."
+            state = service.state.replace("_", " ")
+            if service.by:
+                return (
+                    f"The breaker of {service.name} is {state} by {service.by}; {waits}. Its calls do not "
+                    f"change that: see step {Step.NOTE.number} for what takes it back."
+                )
+            by = f" since {calls}" if service.failed else ""
+            return f"The breaker of {service.name} is {state}{by}; {waits}. There is nothing to do."
         case Illness.FAILING:
             return f"{service.name} fails: {calls}."
         case Illness.SLOW:
@@ -122,7 +135,10 @@ def letters(case: Case) -> Told:
             commands.append(case.look("dlq", "show", cause.samples[0], why=f"one of {cause.task}"))
     surge = found.a_second >= SURGE_RATE or any(cause.count >= SURGE for cause in found.causes)
     if surge:
-        says.append("Read one, and mend what it died of. Nothing here is lost meanwhile.")
+        says.append(
+            "Read one, and mend what it died of. Letters stay meanwhile, as long and as many as "
+            "STREAMWORKER_DLQ_MAX_AGE and STREAMWORKER_DLQ_MAX_COUNT say."
+        )
     return Told(Step.LETTERS, State.LOOK, "surge" if surge else "some", tuple(says), tuple(commands))
 
 
@@ -138,7 +154,8 @@ def replay(case: Case) -> Told:
     says, commands, ready = list[str](), list[Command](), False
     for cause in causes:
         if not nameable(cause.task, cause.error_code):
-            says.append(f"{cause.task}: its name cannot be typed; replay its letters by id.")
+            named = cause.task or "A task that cannot be read"
+            says.append(f"{named}: its name cannot be typed; replay its letters by id.")
             continue
         which = ("--task", cause.task, "--code", cause.error_code, "--newer", NEWER)
         commands.append(case.look("dlq", "replay", *which, "--dry-run", why="who could run again"))

@@ -108,8 +108,8 @@ class Sight:
 
     @property
     def ready(self) -> int:
-        """Jobs that wait for a slot and nothing else."""
-        return sum(row.ready for row in self.lanes)
+        """Jobs that wait for a slot and nothing else: of lanes that are served and not paused."""
+        return sum(row.ready for row in self.lanes if self.serving.get(row.lane) and not row.paused)
 
     def lane(self, name: str) -> LaneRow | None:
         """A lane's row; None if there is none."""

@@ -8,7 +8,7 @@ from streamworker.core.lane import BACKLOG
 from streamworker.core.text import counted
 from streamworker.ops.overload import Rate
 from streamworker.ops.runbook.answer import Command, State, Told, listed, nameable
-from streamworker.ops.runbook.case import FOR, Case
+from streamworker.ops.runbook.case import ACUTE, FOR, Case
 from streamworker.ops.runbook.whys import Step
 from streamworker.ops.runbook.words import flow, pace, rate, span
 
@@ -51,11 +51,16 @@ def _workers(case: Case) -> str:
     """Whether more workers would help: asked last, since the supply is cut first."""
     sight = case.sight
     used = f"{sight.in_flight} of {counted(sight.slots, 'slot')} are in use"
-    if case.ill:
-        return f"{used}. More workers would only call {listed(sorted(case.ill))} more."
+    if acute := sorted(name for name, illness in case.ill.items() if illness in ACUTE):
+        return f"{used}. More workers would only call {listed(acute)} more."
     if sight.in_flight >= FULL * sight.slots:
         return f"{used} and no dependency is ill: if cutting the supply is not enough, more workers help."
-    return f"{used}: it is not for want of workers. Look at the gates."
+    if all(row.parked > row.ready for row in case.late):
+        return f"{used}: it is not for want of workers. Look at the gates."
+    return (
+        f"{used}. Those that are free may be reserved for other lanes, or of workers that do not serve this "
+        "one: see `streamworker slots` and `streamworker workers`."
+    )
 
 
 def throttle(case: Case) -> Told:
@@ -180,7 +185,10 @@ def drain(case: Case) -> Told:
     if now is None or declared is None:
         says.append("No worker has declared a rate.")
         return Told(Step.DRAIN, State.LOOK, "no_rate", tuple(says), (look,))
-    says.append(f"It is drained at {found.rate}{_left(found.depth, now, case.sight.deferred)}.")
+    if not case.sight.workers:
+        says.append("No worker is alive to drain it.")
+        return Told(Step.DRAIN, State.LOOK, "no_worker", tuple(says), (look,))
+    says.append(f"It is drained at {found.rate} at most{_left(found.depth, now, case.sight.deferred)}.")
     if case.pressed and now > declared / 2:
         words = ("drain", "--rate", rate(now / 2), "--for", FOR)
         slower = case.change(*words, why="something is late, so the backlog waits longer")
@@ -212,4 +220,4 @@ def _left(depth: int, per_second: float, comes: float) -> str:
     """How long that takes, if all goes on so."""
     if per_second <= comes:
         return ", which is less than comes in"
-    return f": empty in {span(depth / (per_second - comes))}"
+    return f": empty in {span(depth / (per_second - comes))} or later"

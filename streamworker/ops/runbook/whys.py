@@ -65,6 +65,7 @@ WHYS: Mapping[Step, Mapping[str, str]] = {
         "too_fast": "something is late, and it comes in faster than it should",
         "off": "nothing is late, and it is not drained",
         "no_rate": "no worker has declared a rate",
+        "no_worker": "no worker is alive to drain it",
     },
     Step.RETRIES: {
         "calm": "no task and code stands out",
