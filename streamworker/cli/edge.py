@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from streamworker.core.errors import (
 
 #: Set to 1, it shows the traceback of an error.
 DEBUG_VARIABLE = "STREAMWORKER_DEBUG"
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 #: Whoever read our output has gone (`| head`); typer says 1 as well.
 BROKEN_PIPE = 1
 
@@ -87,6 +88,16 @@ class Commands(TyperGroup):
         except Exception as error:
             code = report(error)
         sys.exit(code)
+
+
+def leave_when_told(code: int = 0) -> None:
+    """Until this command listens itself: as process 1 it has no default action for SIGTERM (R47)."""
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(code)
+
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, leave)
 
 
 def _forget_stdout() -> None:

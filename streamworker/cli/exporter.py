@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamworker.cli.edge import leave_when_told
 from streamworker.cli.options import AppName, MetricsHost, MetricsPort, RedisUrl
 from streamworker.cli.serving import answering
 from streamworker.cli.target import subject_of
@@ -43,6 +44,7 @@ def exporter(
     from streamworker.settings import read_endpoint
     from streamworker.telemetry.labels import Codes, codes_of_tasks
 
+    leave_when_told()
     endpoint = read_endpoint(PORT if metrics_port is None else metrics_port, metrics_host)
     settings, known = subject_of(target, app, redis_url)
     codes = () if known is None else codes_of_tasks(task.policy for task in known.tasks.values())

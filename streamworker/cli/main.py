@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from streamworker.cli.edge import Commands
+from streamworker.cli.edge import TERMINATED, Commands, leave_when_told
 
 #: Each command, in the order of the help: a module of this package, and its function or group there.
 COMMANDS = {
@@ -93,6 +93,7 @@ def main() -> None:
 
     Half of the time until a worker is ready would go into commands that nobody asked for.
     """
+    leave_when_told(TERMINATED)
     first = next(iter(sys.argv[1:]), None)
     known = first in COMMANDS and _COMPLETING not in os.environ
     command_line(first if known else None)(prog_name="streamworker")

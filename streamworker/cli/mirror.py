@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, leave_when_told
 from streamworker.cli.options import (
     PATIENCE,
     AppName,
@@ -127,6 +127,7 @@ def run(
     from streamworker.settings import read_endpoint
 
     log_to_stderr(LogLevel.INFO)
+    leave_when_told()
     settings = load_app(of).settings if of else settings_of(app, redis_url)
     mirror = Mirror(
         settings,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, leave_when_told
 from streamworker.cli.mirror import Dsn, _dsn
 from streamworker.cli.options import AppName, Json, MetricsHost, MetricsPort, OfApp, RedisUrl, settings_of
 from streamworker.cli.output import emit_json, print_table, say
@@ -62,6 +62,7 @@ def relay(
     from streamworker.settings import read_endpoint
 
     log_to_stderr(LogLevel.INFO)
+    leave_when_told()
     settings = load_app(of).settings if of else settings_of(app, redis_url)
     where = _dsn(dsn or settings.postgres_dsn)
     keeping = datetime.timedelta(seconds=durations.parse(keep, what="--keep"))

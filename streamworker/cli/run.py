@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import signal
 import sys
 from contextlib import ExitStack
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamworker.cli.edge import leave_when_told
 from streamworker.cli.options import MetricsHost, MetricsPort
 from streamworker.telemetry import loggers
 from streamworker.telemetry.logs import LogFormat, configure
@@ -179,7 +179,7 @@ def _run(
     endpoint: tuple[int | None, str | None],
 ) -> int:
     log_to_stderr(*logs)
-    _leave_when_told()
+    leave_when_told()
     if processes > 1:
         return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint)
     from streamworker.cli.target import load_app
@@ -196,16 +196,6 @@ def _run(
         metrics_host=endpoint[1],
     )
     return worker.run()
-
-
-def _leave_when_told() -> None:
-    """Until the worker listens itself: as process 1 we have no default action for a signal (R47)."""
-
-    def leave(number: int, frame: object) -> NoReturn:
-        raise SystemExit(0)
-
-    if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, leave)
 
 
 def _supervise(

@@ -25,6 +25,7 @@ PATIENCE = 5.0
 MAX_CONNECTIONS = 64
 #: Turns of the loop from a connection to the first step of its task, and one more.
 _STEPS_OF_ACCEPTING = 5
+_METHODS = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,7 @@ class HttpServer:
         try:
             if len(self._open) <= MAX_CONNECTIONS:
                 async with asyncio.timeout(PATIENCE):
-                    answer = await self._answer(reader)
-                    writer.write(_encoded(answer))
+                    writer.write(await self._answer(reader))
                     writer.close()
                     await writer.wait_closed()
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
@@ -109,28 +109,40 @@ class HttpServer:
             self._open.discard(task)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            return Answer(431, "the request is too large\n")
-        except asyncio.IncompleteReadError as error:
-            if not error.partial:
-                raise ConnectionError("gone without a word") from None
-            return Answer(400, "this is no HTTP request\n")
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return Answer(400, "this is no HTTP request\n")
-        if words[0] != "GET":
-            return Answer(405, "only GET\n")
-        route = self._routes.get(words[1].partition("?")[0])
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        asked = await _asked(reader)
+        if isinstance(asked, Answer):
+            return _encoded(asked)
+        method, path = asked
+        if method not in _METHODS:
+            return _encoded(Answer(405, f"only {' and '.join(_METHODS)}\n"))
+        return _encoded(await self._routed(path), bare=method == "HEAD")
+
+    async def _routed(self, path: str) -> Answer:
+        route = self._routes.get(path)
         if route is None:
             return Answer(404, f"there are: {', '.join(self._routes)}\n")
         try:
             return await route()
         except Exception:
-            log.exception("%s failed", words[1])
+            log.exception("%s failed", path)
             return Answer(500, "this failed; the log says why\n")
+
+
+async def _asked(reader: asyncio.StreamReader) -> tuple[str, str] | Answer:
+    """Method and path of a request, or what to say of one that is none. Raises ConnectionError."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return Answer(431, "the request is too large\n")
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            raise ConnectionError("gone without a word") from None
+        return Answer(400, "this is no HTTP request\n")
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return Answer(400, "this is no HTTP request\n")
+    return words[0], words[1].partition("?")[0]
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
@@ -148,7 +160,8 @@ async def stop_accepting(server: asyncio.Server) -> None:
     server.close()
 
 
-def _encoded(answer: Answer) -> bytes:
+def _encoded(answer: Answer, *, bare: bool = False) -> bytes:
+    """As it is sent; `bare` without its body, which its length is of all the same (RFC 9110, 9.3.2)."""
     body = answer.body.encode()
     status = HTTPStatus(answer.status)
     head = [
@@ -156,9 +169,9 @@ def _encoded(answer: Answer) -> bytes:
         f"Content-Type: {answer.content_type}",
         f"Content-Length: {len(body)}",
         "Connection: close",
-        *(["Allow: GET"] if answer.status == 405 else []),
+        *([f"Allow: {', '.join(_METHODS)}"] if answer.status == 405 else []),
     ]
-    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + (b"" if bare else body)
 
 
 async def fetch(path: Path, route: str, *, timeout: float) -> Answer:

@@ -20,7 +20,7 @@ from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.telemetry import loggers
-from streamworker.worker import origin, own_loop
+from streamworker.worker import cores, origin, own_loop
 from streamworker.worker.farewell import farewell
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.parts import Parts
@@ -73,7 +73,7 @@ class Worker:
         self.lanes = {app.check_lane(lane, "lane"): app.lanes[lane] for lane in chosen}
         self.grace = durations.parse(grace, what="grace")
         if processes_for_tasks is None:
-            processes_for_tasks = min(concurrency, os.cpu_count() or 1)
+            processes_for_tasks = min(concurrency, cores.usable())
         if type(processes_for_tasks) is not int or processes_for_tasks < 1:
             raise ConfigurationError(f"processes_for_tasks must be 1 or more, not {processes_for_tasks!r}")
         self.processes_for_tasks = processes_for_tasks

@@ -152,6 +152,25 @@ def test_process_one_hears_a_signal_before_it_serves(desk: Desk, tmp_path: Path)
     assert seconds < 30
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"), [(("mirror", "run", "--of", "held:app"), 0), (("doctor", "held:app"), 143)]
+)
+def test_any_command_as_process_one_can_be_stopped(
+    desk: Desk, tmp_path: Path, command: tuple[str, ...], expected: int
+) -> None:
+    """One that serves ends as it always does when it is told; what another was to do was not done."""
+    held = tmp_path / "held.py"
+    held.write_text("import time, sys\nprint('importing', file=sys.stderr, flush=True)\ntime.sleep(60)\n")
+    path = f"PYTHONPATH={REPOSITORY}:{tmp_path}"
+    with Container(desk, "env", path, sys.executable, "-m", "streamworker", *command) as container:
+        container.wait_for_log("importing")
+
+        code, seconds = container.stop()
+
+    assert code == expected
+    assert seconds < 30
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_process_one_reaps_the_orphans(desk: Desk, processes: int) -> None:
     with Container(desk, *worker("--processes", str(processes))) as container:

@@ -51,6 +51,18 @@ async def ask(port: int, request: bytes) -> bytes:
         writer.close()
 
 
+async def test_who_asks_for_the_head_gets_no_body() -> None:
+    """As load balancers do, and `curl -I`."""
+    async with listening() as port:
+        whole = await ask(port, b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await ask(port, b"HEAD /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        missing = await ask(port, b"HEAD /none HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    assert head == whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    assert missing.startswith(b"HTTP/1.1 404 ")
+    assert missing.endswith(b"\r\n\r\n")
+
+
 async def test_a_known_path_is_answered_with_its_length_and_type() -> None:
     async with listening() as port:
         head, _, body = (await ask(port, b"GET /hello?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")).partition(
