@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from streamworker import App, ConfigurationError, Context, Lane, Route
+from streamworker.ops.crons import crons
 from streamworker.store import pressures
 from streamworker.worker.crons import Crons
 from tests.integration.history import Observer
 from tests.integration.serving import serving
-from tests.servers import BenchServer
+from tests.servers import BenchServer, ServerFactory
+from tests.waiting import wait_until_async
 
 MINUTE = 60_000
 #: Has no tick in the days around today, unless that is the 29th of February; and one in each minute.
@@ -152,3 +154,24 @@ async def test_one_function_may_have_several_schedules_each_with_its_name(
 
     assert ran == ["morning", "evening"]
     assert remind.name == "morning"
+
+
+async def test_a_flush_stops_no_cron_and_no_worker_has_to_be_restarted(own_valkey: ServerFactory) -> None:
+    """Schedules are the workers', and not in Redis alone: without a mirror too, the next tick runs."""
+    server, ran = own_valkey(), list[Context]()
+    async with App("crons", redis_url=server.url, lease="1s") as app:
+
+        @app.cron("* * * * * *")
+        async def sweep(ctx: Context) -> None:
+            ran.append(ctx)
+
+        async with serving(app):
+            await wait_until_async(lambda: ran, what="a tick has run")
+            await app.queue().caller.command("FLUSHALL")
+            many = len(ran)
+            await wait_until_async(lambda: len(ran) > many, what="the next one runs")
+            (listed,) = await wait_until_async(lambda: crons(app.queue()), what="it is published again")
+
+    ticks = [ctx.tick for ctx in ran]
+    assert len(set(ticks)) == len(ticks)
+    assert (listed["name"], listed["spec"]) == ("sweep", "* * * * * *")
