@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Seconds until a connection must stand, and until a statement must be answered.
 CONNECT_TIMEOUT, STATEMENT_TIMEOUT = 5.0, 30.0
+#: What our statements, and the functions of the schema, go by; both are among those that PgBouncer keeps.
+_SETTINGS = {"timezone": "UTC", "standard_conforming_strings": "on"}
 #: Kinds of problems that the next host of a DSN may not have.
 _ELSEWHERE = frozenset({"connection", "timeout", "read_only"})
 #: What we are called in `pg_stat_activity`.
@@ -41,7 +43,7 @@ async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = 
     PostgresUnavailable, or ConfigurationError when asyncpg is not installed or the DSN is none.
     """
     said = read_dsn(dsn)
-    settings = {"timezone": "UTC"} | ({} if said.named else {"application_name": APPLICATION})
+    settings = dict(_SETTINGS) | ({} if said.named else {"application_name": APPLICATION})
     for left, each in zip(reversed(range(len(said.each))), said.each, strict=True):
         try:
             return await _connect(each, said.timeout or timeout / len(said.each), settings, writes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import time
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from streamworker.core.ids import RANDOM_BYTES, new_job_id
 if TYPE_CHECKING:
     import asyncpg
 
+log = logging.getLogger("streamworker.mirror")
+
 #: Rows of `jobs` that one statement deletes.
 CHUNK = 1000
 #: SQLSTATE of a lock that was not to be had in time: somebody reads the table, such as pg_dump.
 _LOCKED = "55P03"
+#: Classes of SQLSTATE that the jobs need not wait for: rights that are missing, or somebody's view of a day.
+_OF_DAYS = ("2B", "42")
 
 DELETE_JOBS = """
 DELETE FROM streamworker.jobs WHERE id IN (
@@ -63,7 +68,9 @@ async def _drop_days(connection: asyncpg.Connection, before: datetime.date) -> t
     try:
         rows = await connection.fetch("SELECT streamworker.drop_days_before($1) AS day", before)
     except Exception as error:
-        if getattr(error, "sqlstate", None) != _LOCKED:
+        state = getattr(error, "sqlstate", None) or ""
+        if state != _LOCKED and not state.startswith(_OF_DAYS):
             raise
+        log.warning("the days of transitions before %s stay for now: %s (%s)", before, error, state)
         return ()
     return tuple(row["day"] for row in rows)

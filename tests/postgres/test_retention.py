@@ -7,6 +7,7 @@ import datetime
 import time
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from streamworker.core.ids import new_job_id
 from streamworker.postgres import mirror, offsets, retention
 from streamworker.postgres.batch import Batch
+from streamworker.postgres.connection import connect
 from streamworker.postgres.retention import prune
 from streamworker.postgres.writer import Writer
 from streamworker.settings import Settings
@@ -98,6 +100,30 @@ async def test_who_reads_old_days_keeps_no_old_job(dsn: str, sql: asyncpg.Connec
 
     assert (pruned.days, pruned.jobs) == ((), 1)
     await reader.close()
+
+
+async def test_a_view_of_an_old_day_keeps_no_old_job(
+    sql: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ended(sql, "shop", 1)
+    await sql.execute("CREATE VIEW mine AS SELECT * FROM streamworker.job_transitions_20260724")
+
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER)
+
+    assert (pruned.days, pruned.jobs) == ((), 1)
+    assert "because other objects depend on it" in caplog.text
+
+
+async def test_old_days_go_where_backslashes_escape(dsn: str, sql: asyncpg.Connection) -> None:
+    """As databases have it whose programs are older than 2010: no day had a name that ours look for."""
+    await ended(sql, "shop", 1)
+    await sql.execute(f"ALTER DATABASE {urlsplit(dsn).path[1:]} SET standard_conforming_strings = off")
+    connection = await connect(dsn)
+
+    pruned = await prune(connection, "shop", keep=datetime.timedelta(days=5), now=LATER)
+
+    assert len(pruned.days) == 1
+    await connection.close()
 
 
 async def test_who_reads_all_days_keeps_no_new_day_waiting(dsn: str, sql: asyncpg.Connection) -> None:
