@@ -206,6 +206,7 @@ class Cache:
         self._known: dict[str, tuple[float, Declaration | None]] = {}
         #: The rules that were read last; without any, each job waits where its task says.
         self.router = routing.NO_RULES
+        self._rules: bytes | None = None  # as they stood there
 
     def _forget(self) -> None:
         """Only so many names are kept that nobody declares: a producer may be given made-up ones for ever."""
@@ -232,10 +233,11 @@ class Cache:
     def note(self, tasks: Collection[str], values: Sequence[bytes | None]) -> None:
         """Keep what was read of the fields of these tasks."""
         *declared, rules = values
-        self.router = read_router(rules) or routing.NO_RULES
+        if rules != self._rules:
+            self._rules, self.router = rules, read_router(rules) or routing.NO_RULES
         for name, value in zip(tasks, declared, strict=True):
             found = read(name, value)
-            fresh = FRESH if found is not None else FRESH_UNKNOWN
+            fresh = FRESH if value is not None else FRESH_UNKNOWN
             self._known[name] = (time.monotonic() + fresh, found)
         self._forget()
 

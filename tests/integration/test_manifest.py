@@ -258,6 +258,21 @@ def test_a_declaration_that_cannot_be_read_is_not_applied(
     assert "pack" in caplog.text
 
 
+def test_what_cannot_be_read_is_told_of_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside newer workers an older producer may meet it for hours; it read it, and said so, each second."""
+    monkeypatch.setattr(manifest, "FRESH_UNKNOWN", 0.0)  # what is not there is looked for at once
+    cache = manifest.Cache()
+
+    for tasks in (["pack"], ["send"], ["made_up"]):
+        cache.note(tasks, [None if tasks == ["made_up"] else b"1 {", b"1 {"])
+
+    assert cache.stale(["pack", "send", "made_up"]) == ["made_up"]
+    assert caplog.text.count("its declaration cannot be read") == 2
+    assert caplog.text.count("the rules of the router cannot be read") == 1
+
+
 def test_a_declaration_comes_back_as_it_was_published() -> None:
     declared = Declaration(
         lane="a",
