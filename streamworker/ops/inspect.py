@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamworker.core import codec
@@ -175,7 +175,8 @@ async def _from_memory(queue: Queue, job_id: str) -> JobReport:
         return await _from_traces(queue, job_id)
     row = found.row
     history = await read_history(queue, job_id, since_ms=row["enqueued_at"] or _born_ms(job_id), version=None)
-    return JobReport(
+    known = joined(found.moves, history)
+    report = JobReport(
         id=job_id,
         task=row["task"] or "",
         lane=row["lane"] or "",
@@ -191,7 +192,27 @@ async def _from_memory(queue: Queue, job_id: str) -> JobReport:
         enqueued_at=row["enqueued_at"],
         started_at=row["started_at"],
         finished_at=row["finished_at"],
-        history=joined(found.moves, history),
+        history=known,
+    )
+    newest = known.moves[-1] if known.moves else None
+    return report if newest is None or newest.version <= (row["version"] or 0) else _moved_on(report, newest)
+
+
+def _moved_on(report: JobReport, newest: Transition) -> JobReport:
+    """What the log knows and Postgres has not read yet: the mirror is behind."""
+    moves = report.history.moves
+    facts, failed = _facts(moves), newest.to_status is not Status.SUCCEEDED
+    started = [move.at_ms for move in moves if move.to_status is Status.PROCESSING]
+    return replace(
+        report,
+        task=report.task or facts.get("task", ""),
+        lane=report.lane or facts.get("lane", ""),
+        status=newest.to_status,
+        attempt=newest.attempt,
+        error_class=facts.get("class") if failed else None,
+        error_code=facts.get("code") if failed else None,
+        started_at=started[-1] if started else report.started_at,
+        finished_at=newest.at_ms if newest.to_status in TERMINAL else None,
     )
 
 

@@ -475,6 +475,17 @@ def test_redis_has_forgotten_it_but_its_letter_is_there(desk: Desk) -> None:
     assert (found["status"], found["why"]) == ("failed_terminal", "bad_total")
 
 
+def test_its_record_is_gone_and_the_log_has_it_as_open(desk: Desk) -> None:
+    job_id = desk.put()
+    desk.forget(job_id)
+
+    found = explain(desk, job_id)
+
+    assert (found["status"], found["why"]) == ("queued", "missing")
+    assert "its record is gone" in said(found)
+    assert "failed" not in said(found)
+
+
 def test_nobody_knows_it(desk: Desk) -> None:
     assert "019f8f2e-0000-7000-8000-000000000000" in desk.refused(
         "explain", "019f8f2e-0000-7000-8000-000000000000"

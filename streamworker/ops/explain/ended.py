@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from streamworker.core.states import QUIET_CODES, Status
+from streamworker.core.states import QUIET_CODES, TERMINAL, Status
 from streamworker.ops import dlq, inspect
 from streamworker.ops.explain.answer import Answer, Explanation
 from streamworker.ops.explain.scene import Scene
 from streamworker.ops.history import iso
+from streamworker.ops.inspect import JobReport
 from streamworker.store.queue import Queue
 
 #: What is known of the codes that the engine gives.
@@ -42,6 +43,9 @@ async def answer(scene: Scene) -> Answer:
 async def from_memory(queue: Queue, job_id: str) -> Explanation:
     """A job whose record has expired. Raises JobNotFound, PostgresUnavailable."""
     report = await inspect.report(queue, job_id)
+    if report.status not in TERMINAL:
+        answer = await _lost(queue, report)
+        return Explanation(job_id, str(report.status), report.task, report.lane, answer)
     found = _ended(
         report.status,
         report.error_class or "",
@@ -53,6 +57,33 @@ async def from_memory(queue: Queue, job_id: str) -> Explanation:
     )
     found.facts["finished_at"] = iso(report.finished_at)
     return Explanation(job_id, str(report.status), report.task, report.lane, found)
+
+
+async def _lost(queue: Queue, report: JobReport) -> Answer:
+    """Redis has no record of it, and nothing says that it has ended."""
+    facts = {"enqueued_at": iso(report.enqueued_at)}
+    show = f"streamworker jobs show {report.id}"
+    if queue.settings.postgres_dsn is None:
+        says = [
+            f"The log has it as {report.status}, and its record is gone: deleted, or lost with Redis's data."
+        ]
+        return Answer("missing", says, [show, "streamworker doctor"], facts)
+    from streamworker.postgres import lookup
+
+    known = await lookup.find(queue.settings, report.id, moves=False)
+    if known is not None and known.in_outbox:
+        says = [
+            "Its producer has committed it; as far as Postgres knows, it waits in the outbox for a relay."
+        ]
+        return Answer("in_outbox", says, ["streamworker outbox list", "streamworker outbox relay"], facts)
+    if known is not None and known.unseen:
+        says = ["It ended, or was lost, while the mirror was off: nobody knows its end."]
+        return Answer("unseen", says, [show], facts)
+    says = [
+        f"Postgres has it as {report.status}, and Redis has no record of it: Redis lost data.",
+        "A running mirror notices that, and brings it back; so does `streamworker mirror reconcile`.",
+    ]
+    return Answer("missing", says, ["streamworker mirror reconcile --dry-run", show], facts)
 
 
 async def _has_letter(queue: Queue, job_id: str, entry: str | None = None) -> bool:
