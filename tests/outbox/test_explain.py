@@ -1,4 +1,4 @@
-"""Of a job that Redis has no record of, `explain` and `jobs show` say what Postgres and the log know, no more."""
+"""Of a job that Redis has no record of, `explain` and `jobs show` say what Postgres and the log know."""
 
 from __future__ import annotations
 
