@@ -34,6 +34,8 @@ STAND_BACK_MS = (150, 450)
 CLOCK_EVERY = 60.0
 #: ms until a cron that could not be asked for is asked for again; others have their turns meanwhile.
 AGAIN_AFTER_MS = 1_000
+#: Seconds between two words about what crons wait for.
+SAY_EVERY = 10.0
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class Crons:
 
     async def run(self) -> None:
         """Run ticks until `stop`. Survives any error: a loop that ends would stop all crons silently."""
-        failures = 0
+        failures, say_again = 0, 0.0
         unknown = list(self._app.crons.values())
         while (unknown or self._turns) and not self._stopping.is_set():
             try:
@@ -92,8 +94,9 @@ class Crons:
                 failures += 1
                 if not isinstance(error, StreamworkerError):
                     log.exception("crons")
-                elif failures == 1:
+                elif time.monotonic() >= say_again:
                     log.warning("crons: %s", error)
+                    say_again = time.monotonic() + SAY_EVERY
                 await self._pause(backoff(failures))
 
     def stop(self) -> None:

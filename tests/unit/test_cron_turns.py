@@ -8,6 +8,7 @@ import pytest
 
 from streamworker import App, Context
 from streamworker.core.cron import Cron
+from streamworker.store.placing import restoring
 from streamworker.worker import crons as turns
 from streamworker.worker.crons import Crons, _Answer
 
@@ -76,3 +77,35 @@ def test_a_clock_that_is_put_back_stops_no_cron() -> None:
 
     crons._set_clock(TICK)
     assert {turn.tick for turn in crons._turns} == {TICK + 1_000}
+
+
+async def test_crons_that_have_to_wait_say_so_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cron asks again each second while Redis is being restored, which may take an hour."""
+    monkeypatch.setattr(turns, "STAND_BACK_MS", (0, 0))
+    monkeypatch.setattr(turns, "AGAIN_AFTER_MS", 20)
+    monkeypatch.setattr(turns, "backoff", lambda _: 0.0)
+    crons, _ = crons_of("a")
+    asked, refused = asyncio.Event(), 0
+
+    async def ask(cron: Cron, tick: int | None) -> _Answer:
+        nonlocal refused
+        crons._set_clock(TICK)
+        if tick is not None and refused < 9:
+            refused += 1
+            raise restoring()
+        if tick is not None:
+            asked.set()
+        return _Answer("OK", TICK - 1000, 0, cron.schedule.text)
+
+    monkeypatch.setattr(crons, "_ask", ask)
+    running = asyncio.create_task(crons.run())
+    try:
+        async with asyncio.timeout(5):
+            await asked.wait()
+    finally:
+        crons.stop()
+        await running
+
+    assert caplog.text.count("being restored") == 1
