@@ -332,3 +332,29 @@ def test_a_cron_that_forgot_its_last_tick_is_told(
     assert state_of(shard) == (becomes or stands)
     shard.now = START + SECOND
     assert ask(shard, START)[0] == "ALREADY", "it does not run again"
+
+
+# --- a tick that waits in the backlog ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("overlap", "verdict"), [("skip", "SKIPPED"), ("queue", "OK"), ("replace", "OK")])
+def test_a_tick_that_waits_in_the_backlog_is_open(shard: Shard, overlap: str, verdict: str) -> None:
+    shard.declare(drain="10,1000,9")
+
+    def deferred(tick: int) -> str:
+        row = job(f"j{tick}", task="sweep", backlog="rule").row()
+        one = call(shard, tick, overlap=overlap)
+        return str(shard.send(scripts.Call(one.script, (*one.argv[:-5], *row)))[0].decode())
+
+    assert deferred(START) == "OK"
+    shard.check(f"j{START}", status="queued", place="b")
+    shard.now += SECOND
+
+    assert deferred(START + SECOND) == verdict
+
+    first = "failed_terminal" if overlap == "replace" else "queued"
+    assert shard.record(f"j{START}").status == first
+    shard.send(shard.drain_call())
+    ran = [claim.job_id for claim in shard.claim()]
+    first_and_second = [f"j{START}", f"j{START + SECOND}"]
+    assert ran == {"skip": first_and_second[:1], "queue": first_and_second}.get(overlap, first_and_second[1:])
