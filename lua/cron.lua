@@ -32,7 +32,6 @@ local script, actor = 'cron', worker
 -- include: fragments/commit.lua
 local CRONS, TICK = tag .. ':crons', tag .. ':cron:' .. name .. ':' .. tick
 local last, last_job, since, said = match(redis.call('HGET', CRONS, name) or '', '^(%d+) (%S+) ?(%d*) ?(.*)$')
-local JOB_ID = ARGV[11]
 
 local function note()
   redis.call('HSET', CRONS, name, last .. ' ' .. last_job .. ' ' .. since .. ' ' .. said)
@@ -52,7 +51,7 @@ local function verdict()
 end
 
 local function earlier_job()             -- the job of an earlier tick, if it is open
-  if overlap == 'queue' or not last_job or last_job == '-' or last_job == JOB_ID then return nil end
+  if overlap == 'queue' or not last_job or last_job == '-' or last_job == ARGV[11] then return nil end
   local rec = load(last_job)
   if rec and not rec.bad and (WAITING[rec.status] or HELD[rec.status]) then return rec end
   return nil
@@ -69,13 +68,13 @@ end
 
 local reply = verdict()
 if reply == 'OK' then
-  local rec, job = earlier_job(), JOB_ID
+  local rec, job = earlier_job(), ARGV[11]
   if rec and overlap == 'skip' then
     reply, job = 'SKIPPED', rec.id
     bump('cron_skipped:' .. name, 1)
     audit[#audit + 1] = rec.id .. ' ' .. text_of[rec.epoch] .. ' cron_skipped'
   else
-    decide(JOB_ID, ARGV[12], ARGV[13], ARGV[14], ARGV[15])
+    decide(ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15])
     if rec then replace(rec) end
     write_accepted()                     -- the growing write (R31)
   end
