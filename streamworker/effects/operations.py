@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamworker.core.errors import FencedOut
+from streamworker.postgres.connection import unavailable
 
 if TYPE_CHECKING:
     import asyncpg
 
+#: Classes of SQLSTATE of a schema, table, column or right that is missing.
+_NOT_READY = ("3F", "42")
 _ROW = "namespace = $1 AND operation_type = $2 AND idempotency_key = $3 AND step = $4"
 #: Takes the row: inserted, or a buried one of an older claim. A step is not begun once its job is buried.
 #: Says by set_config how long the transaction may be silent: a frozen handler's must not keep the next
@@ -112,11 +115,11 @@ async def take(
 ) -> Found | None:
     """Take the step: None, it is ours to do; else what was there. Waits for a rival to come to its end.
 
-    Raises FencedOut when the job was ended without its effect.
+    Raises FencedOut when the job was ended without its effect, PostgresUnavailable where the schema or a
+    right to it is missing: that can be mended, and the job is tried again.
     """
-    while not await connection.fetchval(
-        _TAKE, *subject.of(step), status, fingerprint, job_id, fence, str(silence_ms)
-    ):
+    values = *subject.of(step), status, fingerprint, job_id, fence, str(silence_ms)
+    while not await _taken(connection, values):
         found = await find(connection, subject, step)
         if found is not None and not found.buried:
             return found
@@ -124,6 +127,15 @@ async def take(
         if last is not None and last.buried and last.fence >= fence:
             raise FencedOut(f"job {job_id} was ended without its effect; this claim of it came too late")
     return None  # also where a row that was in the way has been dropped meanwhile
+
+
+async def _taken(connection: Connection | asyncpg.Connection, values: tuple[Any, ...]) -> bool:
+    try:
+        return bool(await connection.fetchval(_TAKE, *values))
+    except Exception as error:
+        if str(getattr(error, "sqlstate", None)).startswith(_NOT_READY):
+            raise unavailable(error) from error
+        raise
 
 
 async def find(connection: Connection | asyncpg.Connection, subject: Subject, step: str = "") -> Found | None:

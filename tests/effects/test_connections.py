@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 
+from streamworker import App, Context, Retry
 from streamworker.effects import connections
 from streamworker.effects.connections import Connections
+from tests.integration.serving import serving
+from tests.waiting import wait_until_async
 
 
 async def test_a_connection_that_nobody_used_for_long_is_not_used_again(
@@ -24,3 +28,23 @@ async def test_a_connection_that_nobody_used_for_long_is_not_used_again(
     monkeypatch.setattr(connections, "IDLE_SECONDS", -1)
     assert await server_process() != first
     await made.close()
+
+
+@pytest.mark.parametrize("of", ["transaction", "operation"])
+async def test_a_job_waits_for_a_schema_that_is_missing(
+    app: App, shop: asyncpg.Connection, of: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was an error that nobody declared: two attempts, and a dead letter."""
+    caplog.set_level("INFO")
+    await shop.execute("ALTER TABLE streamworker.processed_operations RENAME TO gone")
+
+    @app.task(retry=Retry.schedule(*["1s"] * 9, unknown=["1s"]))
+    async def pay(ctx: Context) -> None:
+        async with ctx.transaction() if of == "transaction" else ctx.operation("charge"):
+            pass
+
+    async with serving(app):
+        job = await pay.enqueue()
+        await wait_until_async(lambda: "(transient, connection_error)" in caplog.text, what="it is met")
+        await shop.execute("ALTER TABLE streamworker.gone RENAME TO processed_operations")
+        await job.result(10)
