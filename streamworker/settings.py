@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from streamworker.core.lane import Lane
 from streamworker.core.router import Route
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+#: What Kubernetes sets STREAMWORKER_METRICS_PORT to in each pod beside a Service named streamworker-metrics.
+_SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
 #: Metrics say much about a service: they are for this machine unless the address is given.
 DEFAULT_METRICS_HOST = "127.0.0.1"
 #: Seconds that a claim lives without a heartbeat (R22).
@@ -61,7 +64,8 @@ def read(
     env = os.environ if environ is None else environ
 
     def given(name: str, value: str | None) -> str | None:
-        return value if value is not None else env.get(f"STREAMWORKER_{name}") or None
+        # A secret that was read from a file, or made with `echo`, ends with its line's end.
+        return value if value is not None else env.get(f"STREAMWORKER_{name}", "").strip() or None
 
     seconds = DEFAULT_LEASE
     source = lease if lease is not None else env.get("STREAMWORKER_LEASE") or None
@@ -208,7 +212,7 @@ def read_endpoint(
     """The endpoint in force; None: nobody asked for one. Raises ConfigurationError."""
     env = os.environ if environ is None else environ
     given: int | str | None = port if port is not None else env.get("STREAMWORKER_METRICS_PORT") or None
-    if given is None:
+    if given is None or (isinstance(given, str) and _SERVICE_LINK.match(given)):
         return None
     try:
         number = int(given)
@@ -217,4 +221,5 @@ def read_endpoint(
     if not 0 <= number <= 65_535:
         what = "metrics_port" if port is not None else "STREAMWORKER_METRICS_PORT"
         raise ConfigurationError(f"{what} {given!r}: a port is a number from 1 to 65535, or 0 for any")
-    return Endpoint(host or env.get("STREAMWORKER_METRICS_HOST") or DEFAULT_METRICS_HOST, number)
+    said = env.get("STREAMWORKER_METRICS_HOST", "").strip()
+    return Endpoint(host or said or DEFAULT_METRICS_HOST, number)

@@ -45,7 +45,7 @@ def exporter(
     from streamworker.telemetry.labels import Codes, codes_of_tasks
 
     leave_when_told()
-    endpoint = read_endpoint(PORT if metrics_port is None else metrics_port, metrics_host)
+    endpoint = read_endpoint(metrics_port, metrics_host) or read_endpoint(PORT, metrics_host)
     settings, known = subject_of(target, app, redis_url)
     codes = () if known is None else codes_of_tasks(task.policy for task in known.tasks.values())
     asyncio.run(_serve(settings, endpoint, Codes(codes)))

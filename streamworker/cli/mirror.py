@@ -51,7 +51,7 @@ def _dsn(given: str | None) -> str:
 
     if not given:
         raise CommandFailed("which Postgres? Name it with --dsn, or set STREAMWORKER_POSTGRES_DSN", code=2)
-    return check_dsn(given)
+    return check_dsn(given.strip())
 
 
 @app.command()

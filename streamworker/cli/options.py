@@ -33,13 +33,13 @@ RedisUrl = Annotated[
     str | None,
     typer.Option("--redis-url", metavar="URL", help="Where Redis is.", envvar="STREAMWORKER_REDIS_URL"),
 ]
+#: Without `envvar`: what stands there may be no port, see `settings.read_endpoint`.
 MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
         metavar="P",
         help="Answer /healthz, /readyz and /metrics there.",
-        envvar="STREAMWORKER_METRICS_PORT",
         min=0,
         max=65_535,
     ),
@@ -50,7 +50,6 @@ MetricsHost = Annotated[
         "--metrics-host",
         metavar="HOST",
         help="On this address; by default for this machine only.",
-        envvar="STREAMWORKER_METRICS_HOST",
     ),
 ]
 #: For what `run` starts beside its workers.
@@ -81,6 +80,7 @@ def settings_of(app: str | None, redis_url: str | None) -> Settings:
     """The settings for one command. Raises CommandFailed without a name, ConfigurationError."""
     from streamworker.settings import read
 
+    app = (app or "").strip()  # a variable may have been read from a file, with its line's end
     if not app:
         raise CommandFailed("which app? Name it with --app NAME, or set STREAMWORKER_NAMESPACE", code=2)
     return read(app, redis_url=redis_url or None, namespace=app)

@@ -183,9 +183,10 @@ def _run(
     if processes > 1:
         return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint)
     from streamworker.cli.target import load_app
-    from streamworker.settings import DEFAULT_GRACE
+    from streamworker.settings import DEFAULT_GRACE, read_endpoint
     from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
 
+    read_endpoint(*endpoint)  # refused before the app is imported
     app = load_app(target)
     worker = Worker(
         app,

@@ -105,6 +105,7 @@ def test_what_another_command_line_mends_ends_with_2(line: str, said: str) -> No
         ("METRICS_PORT", "http", "exporter"),
         ("METRICS_PORT", "http", "run exit_shop:app"),
         ("METRICS_PORT", "70000", "run exit_shop:app --processes 2"),
+        ("METRICS_PORT", "http", "mirror run --dsn postgresql://127.0.0.1:1/x"),
         ("WORKERS_EXPECTED", "many", "exporter"),
         ("LOG_FORMAT", "xml", "mirror run --dsn postgresql://127.0.0.1:1/x"),
         ("LOG_FORMAT", "xml", "run exit_shop:app"),

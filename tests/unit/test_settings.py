@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamworker import App, ConfigurationError, Context, InvalidArgument, Lane, Route
-from streamworker.settings import read_lanes, read_routes, read_sla
+from streamworker.settings import Endpoint, read, read_endpoint, read_lanes, read_routes, read_sla
 
 LANES = "STREAMWORKER_LANES"
 ROUTES = "STREAMWORKER_ROUTES"
@@ -13,6 +13,30 @@ SLA = "STREAMWORKER_SLA"
 
 
 async def handler(ctx: Context) -> None: ...
+
+
+def test_a_variable_that_ends_with_its_files_last_line_is_read_without_it() -> None:
+    """As a secret does that was made with `echo`, or mounted."""
+    environ = {
+        "STREAMWORKER_NAMESPACE": "shop\n",
+        "STREAMWORKER_REDIS_URL": "redis://host/0\n",
+        "STREAMWORKER_POSTGRES_DSN": " postgresql://u@h/db\r\n",
+        "STREAMWORKER_LEASE": "20s\n",
+        "STREAMWORKER_METRICS_PORT": "9100\n",
+        "STREAMWORKER_METRICS_HOST": "0.0.0.0\n",
+    }
+
+    found = read("app", environ=environ)
+
+    assert (found.namespace, found.redis_url, found.lease) == ("shop", "redis://host/0", 20.0)
+    assert found.postgres_dsn == "postgresql://u@h/db"
+    assert read_endpoint(environ=environ) == Endpoint("0.0.0.0", 9100)
+
+
+@pytest.mark.parametrize("link", ["tcp://10.0.75.166:9100", "udp://10.0.75.166:9100"])
+def test_a_service_of_kubernetes_is_no_port(link: str) -> None:
+    """Beside a Service named streamworker-metrics each pod has this variable, asked for or not."""
+    assert read_endpoint(environ={"STREAMWORKER_METRICS_PORT": link}) is None
 
 
 def test_lanes_are_read_as_they_are_declared_in_code() -> None:
