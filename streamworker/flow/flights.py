@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from streamworker.core.errors import ConfigurationError
@@ -37,7 +37,8 @@ class Flight:
             yield
         finally:
             self._over = True
-            _loading.reset(token)
+            with suppress(ValueError):  # collected as garbage, in another context than it began in
+                _loading.reset(token)
 
     async def wait_for(self, other: Flight) -> bytes | None:
         """What `other` shares. Raises ConfigurationError when that waits for a load that led here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import time
 from collections import Counter
@@ -398,6 +399,18 @@ async def test_loads_that_ask_for_each_others_keys_are_refused(app: App) -> None
 
     assert [type(one) for one in read].count(ConfigurationError) == 1
     assert 1 in read, "the other one goes on"
+
+
+async def test_a_read_that_is_collected_as_garbage_makes_no_noise(app: App) -> None:
+    """As that of a handler that was given up: it ends wherever that happens, in another context."""
+
+    async def load() -> None:
+        await asyncio.Event().wait()
+
+    reading = app.cache.get("k", load, fresh=True)
+    contextvars.copy_context().run(reading.send, None)  # into Redis's answer, in a context of its own
+
+    reading.close()
 
 
 async def test_what_a_load_leaves_behind_may_ask_for_its_key_later(app: App) -> None:
