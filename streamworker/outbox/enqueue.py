@@ -50,11 +50,13 @@ class Call(Protocol[R]):
     def handle(self) -> Job[R]: ...
 
 
-#: Both rows in one statement. The casts are for drivers that send text.
+#: Both rows in one statement. The casts are for drivers that send text. Times count from here, not from when
+#: the transaction began.
 _INSERT = """
 WITH request AS (
-    INSERT INTO streamworker.outbox (namespace, job_id, task, lane, payload, extra, entity)
-    VALUES (?, CAST(? AS uuid), ?, ?, ?, ?, ?) RETURNING namespace, job_id, task, lane, payload
+    INSERT INTO streamworker.outbox (namespace, job_id, task, lane, payload, extra, entity, created_at)
+    VALUES (?, CAST(? AS uuid), ?, ?, ?, ?, ?, clock_timestamp())
+    RETURNING namespace, job_id, task, lane, payload
 )
 INSERT INTO streamworker.jobs
     (id, namespace, shard, task, lane, tenant, key, correlation_id, status, attempt, starts, strikes, epoch,

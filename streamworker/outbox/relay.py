@@ -15,7 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown, StreamworkerError
+from streamworker.core.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    EnqueueRejected,
+    OutcomeUnknown,
+    StreamworkerError,
+)
 from streamworker.core.states import Disposition
 from streamworker.outbox import depth, table
 from streamworker.outbox.doubt import Doubt
@@ -106,7 +112,7 @@ class Relay:
         return self.gauges.relayed["published"]
 
     async def run(self) -> None:
-        """Relay until `stop`. Survives every error of Postgres and Redis."""
+        """Relay until `stop`. Survives every error of Postgres and Redis; raises ConfigurationError."""
         failures = 0
         try:
             while not self._stopping.is_set():
@@ -116,6 +122,8 @@ class Relay:
                     return
                 except (PostgresUnavailable, ConnectionLost, OutcomeUnknown, ReplyError) as error:
                     self._tell(error)
+                except ConfigurationError:
+                    raise  # it stays as it is
                 except Exception as error:
                     if not passing(error):
                         log.exception("relay %s", self._name)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamworker.core.errors import ConnectionLost, StreamworkerError
+from streamworker.core.errors import ConfigurationError, ConnectionLost, StreamworkerError
 from streamworker.postgres import migrate, offsets
 from streamworker.postgres.adopt import Adopter
 from streamworker.postgres.batch import Batch
@@ -83,7 +83,7 @@ class Mirror:
         self.gauges = Gauges()
 
     async def run(self) -> None:
-        """Mirror until `stop`. Survives every error of Postgres and Redis."""
+        """Mirror until `stop`. Survives every error of Postgres and Redis; raises ConfigurationError."""
         watching = asyncio.create_task(self._watch())
         failures = 0
         try:
@@ -100,6 +100,8 @@ class Mirror:
                     self._away(State.POSTGRES_AWAY, error.kind, error)
                 except (ConnectionLost, ReplyError) as error:
                     self._away(State.REDIS_AWAY, "redis", error)
+                except ConfigurationError:
+                    raise  # it stays as it is
                 except Exception as error:
                     if not passing(error):
                         log.exception("mirror %s", self._name)

@@ -250,6 +250,16 @@ async def test_all_that_was_said_of_the_job_arrives(
     assert "\nky=ship::ship:7\n" in row["record"]
 
 
+async def test_times_count_from_the_request_in_a_transaction_that_began_long_before(
+    app: App, sql: asyncpg.Connection
+) -> None:
+    """A deadline that was shorter than the transaction had been open was over before the job began."""
+    async with sql.transaction():
+        await sql.execute("SELECT pg_sleep(0.05)")
+        await enqueue_in(sql, app.tasks["ship"].options(deadline="10m").call(7))
+        assert await sql.fetchval("SELECT created_at - now() > interval '40ms' FROM streamworker.outbox")
+
+
 async def test_a_request_that_is_traced_arrives_in_its_trace(
     app: App, sql: asyncpg.Connection, relaying: Relaying
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -10,8 +11,12 @@ import pytest
 
 from streamworker.core.errors import ConfigurationError, ConnectionLost
 from streamworker.embedded_postgres import EmbeddedPostgres
+from streamworker.outbox.relay import Relay
 from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
 from streamworker.postgres.dsn import check_dsn, redact
+from streamworker.postgres.mirror import Mirror
+from streamworker.settings import Settings
+from tests.servers import BenchServer
 
 #: What a password may have in it.
 PASSWORD = "hunter2@:/?#[%]&= "
@@ -115,3 +120,15 @@ def test_a_lost_redis_is_no_error_of_postgres() -> None:
     """It is a ConnectionError as well: a reconcile said that Postgres was to be started."""
     assert not passing(ConnectionLost("no answer from redis://db"))
     assert passing(ConnectionRefusedError())
+
+
+@pytest.mark.parametrize("of", [Mirror, Relay])
+async def test_who_runs_for_ever_ends_for_a_dsn_that_cannot_be_used(
+    of: type[Mirror | Relay], valkey: BenchServer, namespace: str
+) -> None:
+    """It tried again for ever, with a traceback each time."""
+    endless = of(Settings(namespace, valkey.url), "postgresql://shop@db/shop?sslmode=some", "m")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(ConfigurationError, match="sslmode"):
+            await endless.run()
