@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, OutcomeUnknown, ServerUnsuitable
@@ -67,6 +68,13 @@ def backoff(attempt: int) -> float:
     return pause * random.uniform(0.5, 1.0)
 
 
+@dataclass(slots=True)
+class Doubt:
+    """Whether a reply was lost on the way: what was asked for may have happened."""
+
+    lost: bool = False
+
+
 class Caller:
     """One connection of an event loop that comes back by itself."""
 
@@ -103,24 +111,20 @@ class Caller:
         self.timed(call.script.name, time.monotonic() - before)
         return reply
 
-    async def run_once_known(self, call: Call, job_ids: Sequence[str], *, sent: bool) -> Any:
-        """As `run`, but raise OutcomeUnknown with these ids when a reply was lost and could not be had.
-
-        `sent`: one was lost already, before this.
-        """
+    async def run_once_known(self, call: Call, job_ids: Sequence[str], doubt: Doubt) -> Any:
+        """As `run`, but raise OutcomeUnknown with these ids when a reply was lost and could not be had."""
 
         async def send(link: Link) -> Any:
-            nonlocal sent
             try:
                 return await link.script(call.script, self.tag, *call.argv)
             except ConnectionLost:
-                sent = True
+                doubt.lost = True
                 raise
 
         try:
             return await self._persist(send)
         except (ConnectionLost, ReplyError) as error:
-            if sent and passes(error):
+            if doubt.lost and passes(error):
                 raise OutcomeUnknown(job_ids) from None
             raise
 

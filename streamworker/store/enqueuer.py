@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from streamworker.core.errors import EnqueueRejected, OutcomeUnknown, StreamworkerError
 from streamworker.store import scripts
-from streamworker.store.caller import Caller, backoff, passes
+from streamworker.store.caller import Caller, Doubt, backoff, passes
 from streamworker.store.connection import NoScript, ReplyError
 from streamworker.store.patience import Patience
 from streamworker.store.placing import (
@@ -144,17 +144,20 @@ class Enqueuer:
             _resolve(chunk, replies)
 
     async def _until_restored(self, chunk: _Chunk, job_ids: list[str], sent: bool) -> list[bytes]:
-        """The replies, once Redis has its data again. Raises EnqueueRejected when that takes too long."""
+        """The replies, once Redis has its data again.
+
+        When that takes too long, raises EnqueueRejected, or OutcomeUnknown if a reply was lost before.
+        """
         until = self._loop.time() + self._caller.patience
-        attempt = 0
+        attempt, doubt = 0, Doubt(sent)
         while True:
-            replies: Any = await self._caller.run_once_known(self._call(chunk), job_ids, sent=sent)
+            replies: Any = await self._caller.run_once_known(self._call(chunk), job_ids, doubt)
             if replies != RESTORING:
                 return self._marker.learn(replies)
             attempt += 1
             pause = backoff(attempt)
             if self._loop.time() + pause > until:
-                raise OutcomeUnknown(job_ids) if sent else restoring()
+                raise OutcomeUnknown(job_ids) if doubt.lost else restoring()
             await asyncio.sleep(pause)
 
     def _call(self, chunk: _Chunk) -> scripts.Call:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from streamworker.core.errors import ConnectionLost, OutcomeUnknown
-from streamworker.store.caller import backoff, moved, passes
+from streamworker.store.caller import Doubt, backoff, moved, passes
 from streamworker.store.connection import Argument, ReplyError, SyncLink
 from streamworker.store.scripts import Call
 
@@ -131,22 +131,20 @@ class SyncCaller:
         """
         return self._persist(lambda link: link.script(call.script, self.tag, *call.argv), until)
 
-    def run_once_known(self, call: Call, job_ids: list[str]) -> Any:
+    def run_once_known(self, call: Call, job_ids: list[str], doubt: Doubt) -> Any:
         """As `run`, but raise OutcomeUnknown with these ids when a reply was lost and could not be had."""
-        sent = False
 
         def send(link: SyncLink) -> Any:
-            nonlocal sent
             try:
                 return link.script(call.script, self.tag, *call.argv)
             except ConnectionLost:
-                sent = True
+                doubt.lost = True
                 raise
 
         try:
             return self._persist(send, None)
         except (ConnectionLost, ReplyError) as error:
-            if sent and passes(error):
+            if doubt.lost and passes(error):
                 raise OutcomeUnknown(job_ids) from None
             raise
 

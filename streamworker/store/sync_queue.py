@@ -6,13 +6,19 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
-from streamworker.core.errors import ConnectionLost, EnqueueRejected, JobNotFound, ResultTimeout
+from streamworker.core.errors import (
+    ConnectionLost,
+    EnqueueRejected,
+    JobNotFound,
+    OutcomeUnknown,
+    ResultTimeout,
+)
 from streamworker.core.job import Record
 from streamworker.core.lane import Pressure
 from streamworker.core.router import Router
 from streamworker.settings import Settings
 from streamworker.store import manifest, scripts, watching
-from streamworker.store.caller import backoff
+from streamworker.store.caller import Doubt, backoff
 from streamworker.store.connection import ReplyError
 from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
@@ -116,18 +122,21 @@ class SyncQueue:
         return placed
 
     def _until_restored(self, chunk: Sequence[NewJob]) -> list[bytes]:
-        """The replies, once Redis has its data again. Raises EnqueueRejected when that takes too long."""
+        """The replies, once Redis has its data again.
+
+        When that takes too long, raises EnqueueRejected, or OutcomeUnknown if a reply was lost before.
+        """
         until = time.monotonic() + self.caller.patience
-        attempt, job_ids = 0, [job.job_id for job in chunk]
+        attempt, doubt, job_ids = 0, Doubt(), [job.job_id for job in chunk]
         while True:
             call = enqueue_call(chunk, self._marker.known)
-            replies = self.caller.run_once_known(call, job_ids)
+            replies = self.caller.run_once_known(call, job_ids, doubt)
             if replies != RESTORING:
                 return self._marker.learn(replies)
             attempt += 1
             pause = backoff(attempt)
             if time.monotonic() + pause > until:
-                raise restoring()
+                raise OutcomeUnknown(job_ids) if doubt.lost else restoring()
             time.sleep(pause)
 
     def record(self, job_id: str, *, until: float | None = None) -> Record:

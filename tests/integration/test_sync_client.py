@@ -19,6 +19,7 @@ import pytest
 
 from streamworker import (
     App,
+    Client,
     ConnectionLost,
     Context,
     Disposition,
@@ -40,7 +41,7 @@ from tests.integration.history import Observer
 from tests.integration.serving import ThreadWorker
 from tests.proxy import Proxy
 from tests.servers import BenchServer, ServerFactory
-from tests.waiting import Stopwatch, wait_until
+from tests.waiting import Stopwatch, wait_until, wait_until_async
 
 REPOSITORY = Path(__file__).parents[2]
 ENQUEUE = lua.load("enqueue").sha.encode()
@@ -253,6 +254,55 @@ def test_a_reply_lost_for_good_is_said_with_the_ids(
         proxy.restore()
         (job_id,) = unknown.value.job_ids
         assert client.get(job_id).status is Status.QUEUED  # executed, in this case
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_loss_of_redis_after_a_lost_reply_is_no_refusal(
+    valkey: BenchServer, namespace: str, observer: Observer, blocking: bool
+) -> None:
+    """The job may have been accepted and be among those that come back: sent again, it would be two."""
+    marker = (observer.keys.policies, "mirror")
+
+    def lose(send: Callable[[], object], proxy: Proxy) -> tuple[str, ...]:
+        """The ids of what is sent while a reply is lost, and then Redis."""
+        lost, held = proxy.drop_next_reply(ENQUEUE), proxy.hold_next_request(ENQUEUE)
+        with ThreadPoolExecutor(1) as thread:
+            sending = thread.submit(send)
+            held.wait()
+            assert lost.happened
+            observer.redis.hset(*marker, "m2")
+            held.release()
+            with pytest.raises(OutcomeUnknown) as unknown:
+                sending.result(timeout=10)
+        return unknown.value.job_ids
+
+    async def enqueue_there(client: Client, proxy: Proxy) -> tuple[str, ...]:
+        await client.enqueue("double", {"n": 0})
+        client._source.get().caller.patience = 0.5
+        loop = asyncio.get_running_loop()
+        proxy.cut_all()
+        await wait_until_async(lambda: not client._source.get().caller.link.connected, what="it is cut")
+
+        def send() -> object:
+            return asyncio.run_coroutine_threadsafe(client.enqueue("double", {"n": 1}), loop).result()
+
+        return await asyncio.to_thread(lose, send, proxy)
+
+    async def run(proxy: Proxy) -> tuple[str, ...]:
+        async with Client(proxy.url, app="s", namespace=namespace) as client:
+            return await enqueue_there(client, proxy)
+
+    observer.redis.hset(*marker, "m1")
+    with Proxy(valkey.port) as proxy:
+        if blocking:
+            with SyncClient(proxy.url, app="s", namespace=namespace) as client:
+                client.enqueue("double", {"n": 0})  # by now it knows the marker
+                client._queue.caller.patience = 0.5
+                ids = lose(lambda: client.enqueue("double", {"n": 1}), proxy)
+        else:
+            ids = asyncio.run(run(proxy))
+
+    assert [observer.record(each).status for each in ids] == [Status.QUEUED]
 
 
 def test_what_never_left_is_a_lost_connection(
