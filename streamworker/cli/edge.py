@@ -115,9 +115,12 @@ def report(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()  # type: ignore[attr-defined]
         return 2
+    from streamworker.telemetry.logs import redact
+
     if os.environ.get(DEBUG_VARIABLE) == "1" and not isinstance(error, _CLICK_ERROR):
-        traceback.print_exception(error)
-    say(f"error: {message_of(error)}")
+        for line in redact("".join(traceback.format_exception(error))).splitlines():
+            say(line)
+    say(f"error: {redact(message_of(error))}")
     return code_of(error)
 
 

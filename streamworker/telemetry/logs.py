@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import orjson
 
 from streamworker.core.text import inert_json, visible
-from streamworker.telemetry import transitions
+from streamworker.telemetry import strays, transitions
 
 #: What a readable line begins with.
 READABLE = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -133,6 +133,7 @@ def configure(form: LogFormat, level: int, *, stream: TextIO | None = None) -> N
     handler = LinesHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if form is LogFormat.JSON else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler])
+    strays.catch()
     if form is LogFormat.JSON:
         transitions.log.setLevel(max(level, logging.INFO))
 

@@ -413,6 +413,24 @@ def test_no_traceback_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback (most recent call last)" in call("lua", "show", "claim", code=1).stderr
 
 
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_an_unforeseen_error_shows_no_password_and_runs_no_escape(
+    monkeypatch: pytest.MonkeyPatch, debug: str
+) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError("redis://user:hunter2@host \x1b[2J\x9b2J")
+
+    monkeypatch.setattr(lua, "load", broken)
+    monkeypatch.setenv("STREAMWORKER_DEBUG", debug)
+
+    said = call("lua", "show", "claim", code=1).stderr
+
+    assert r"redis://user:***@host \x1b[2J\x9b2J" in said
+    assert ("Traceback" in said) == bool(debug)
+    assert not any(char in said for char in "\x1b\x9b")
+    assert "hunter2" not in said
+
+
 def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +20,7 @@ from streamworker.core.job import Candidate, Claim, Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import TRANSITIONS, ErrorClass, Reason, Status
 from streamworker.flow.dependency import blamed
-from streamworker.telemetry import transitions
+from streamworker.telemetry import strays, transitions
 from streamworker.telemetry.logs import JsonFormatter, LinesHandler, TextFormatter, redact
 from streamworker.telemetry.transitions import Transitions
 
@@ -253,6 +256,58 @@ def test_no_line_has_characters_that_act_on_terminals_or_end_lines(page: Page, t
     assert json.loads(line)["fact"] == [ACTING]
     assert json.loads(line)[ACTING] == "é"
     assert unseen(TextFormatter().format(record)) == set()
+
+
+class _Leaves:
+    """Raises where nobody can catch it."""
+
+    def __del__(self) -> None:
+        raise ValueError(f"of redis://u:hunter2@h {ACTING}")
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_python_itself_would_write_to_stderr_is_a_line_of_the_log(
+    page: Page, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dying thread wrote its error as it was: many lines, with passwords and what acts on terminals."""
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+
+    def fail() -> None:
+        raise ValueError(f"of redis://u:hunter2@h {ACTING}")
+
+    strays.catch()
+    try:
+        for run in (fail, sys.exit):
+            thread = threading.Thread(target=run, name="of a handler")
+            thread.start()
+            thread.join()
+        _Leaves()
+        warnings.warn(ACTING, stacklevel=1)
+    finally:
+        logging.captureWarnings(False)
+
+    thread_died, ignored, warned = page.lines()
+    assert thread_died["message"] == "the thread of a handler raised"
+    assert "_Leaves.__del__" in ignored["message"]
+    assert warned["logger"] == "py.warnings"
+    for line in (thread_died, ignored):
+        assert (line["level"], line["logger"]) == ("error", "streamworker")
+        assert "ValueError: of redis://u:***@h" in line["error"]
+    assert unseen(page.text()) == {"\n"}
+    assert capfd.readouterr().err == ""
+
+
+def test_hooks_that_the_app_has_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(*_: Any) -> None: ...
+
+    monkeypatch.setattr(threading, "excepthook", own)
+    monkeypatch.setattr(sys, "unraisablehook", own)
+
+    strays.catch()
+    logging.captureWarnings(False)
+
+    assert (threading.excepthook, sys.unraisablehook) == (own, own)
 
 
 def test_nobody_asked_is_the_rule() -> None:
