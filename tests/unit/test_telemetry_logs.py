@@ -273,6 +273,8 @@ def test_what_python_itself_would_write_to_stderr_is_a_line_of_the_log(
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
 
+    logging.captureWarnings(False)  # a command that ran in this process may have begun it
+
     def fail() -> None:
         raise ValueError(f"of redis://u:hunter2@h {ACTING}")
 
