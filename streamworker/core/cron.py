@@ -10,6 +10,7 @@ is not asked to make up for the hour that spring leaves out.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -33,6 +34,10 @@ FAR_MS = 50 * 365 * 24 * 3600 * 1000
 #: No change of a zone's offset moves the wall clock by more.
 _LARGEST_SHIFT = timedelta(hours=3)
 _SECOND = timedelta(seconds=1)
+#: The fields from the last one on, and how many values each has.
+_FIELDS = ("weekday", "month", "day", "hour", "minute", "second")
+_SIZES = (7, 12, 31, 24, 60, 60)
+_STEP = re.compile(r"/(\d+)")
 
 
 class Overlap(StrEnum):
@@ -75,6 +80,13 @@ class Schedule:
             ) from None
         except StopIteration:
             raise ConfigurationError(f"{what}: {spec!r} has no tick in 50 years") from None
+        for name, size, text in zip(_FIELDS, _SIZES, reversed(fields), strict=False):
+            for step in _STEP.findall(text):
+                if int(step) > size:
+                    raise ConfigurationError(
+                        f"{what}: {spec!r} has a step of {step} {name}s, of which there are {size}: it would "
+                        "run each time that those begin anew, not so rarely"
+                    )
         minute, hour = fields[-5], fields[-4]
         return cls(spec, tz, zone, not minute.startswith("*") and not hour.startswith("*"))
 

@@ -43,6 +43,11 @@ def ticks(spec: str, tz: str, start: str, count: int) -> list[str]:
         ("0 9 * * *", BERLIN, "2026-01-01T12:00:00", ["01-02 09:00:00+0100", "01-03 09:00:00+0100"]),
         ("0 9 * * *", "America/New_York", "2026-07-01T14:00:00", ["07-02 09:00:00-0400"]),
         ("0 0 L * *", "UTC", "2026-01-31T00:00:00", ["02-28 00:00:00+0000"]),
+        ("*/60 */24 * * *", "UTC", "2026-01-01T12:00:00", ["01-02 00:00:00+0000"]),
+        ("0 0 * * 0", "UTC", "2026-05-01T00:00:00", ["05-03 00:00:00+0000", "05-10 00:00:00+0000"]),
+        ("0 0 * * 7", "UTC", "2026-05-01T00:00:00", ["05-03 00:00:00+0000", "05-10 00:00:00+0000"]),
+        ("0 0 2 * MON", "UTC", "2026-05-01T00:00:00", ["05-02 00:00:00+0000", "05-04 00:00:00+0000"]),
+        ("0 0 */2 * MON", "UTC", "2026-05-01T00:00:00", ["05-11 00:00:00+0000", "05-25 00:00:00+0000"]),
     ],
 )
 def test_ticks_come_when_the_expression_says(spec: str, tz: str, start: str, expected: list[str]) -> None:
@@ -85,6 +90,8 @@ def test_every_quarter_of_an_hour_goes_on_through_both_changes() -> None:
         ("0 0 31 2 *", "UTC", "no cron expression"),
         ("", "UTC", "no cron expression"),
         ("@daily", "UTC", "no cron expression"),
+        ("*/90 * * * *", "UTC", "a step of 90 minutes, of which there are 60"),
+        ("*/60 0 0 1,*/40 * *", "UTC", "a step of 40 days"),
         (7, "UTC", "is a text such as"),
         ("* * * * *", "Europe/Nowhere", "no time zone 'Europe/Nowhere'"),
         ("* * * * *", "../../etc/passwd", "no time zone"),
