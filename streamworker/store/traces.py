@@ -38,6 +38,19 @@ class Tracer(Protocol):
     def attempt(self, claim: Claim, envelope: Envelope) -> Attempt:
         """A handler runs from now on, in the task that calls this."""
 
+    def flush(self, seconds: float) -> None:
+        """Send what was made, for so long at most."""
+
 
 #: The tracer of this process; None: nobody asked for traces. Set by `telemetry.tracing.enable`.
 active: Tracer | None = None
+
+
+#: Seconds that the last spans of a process may take.
+LAST_SECONDS = 1.0
+
+
+def flush(seconds: float = LAST_SECONDS) -> None:
+    """Before `os._exit`, which runs nobody's end: what is made and not sent yet would be lost."""
+    if active is not None:
+        active.flush(seconds)

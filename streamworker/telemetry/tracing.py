@@ -6,6 +6,7 @@ envelope, so that a run, a retry and what a handler calls are in the trace of th
 
 from __future__ import annotations
 
+import threading
 import time
 
 try:
@@ -34,7 +35,7 @@ def enable(provider: trace.TracerProvider | None = None) -> None:
 
     Producers and workers both need it: the former to send their context along, the latter to use it.
     """
-    traces.active = _Tracer(trace.get_tracer(SYSTEM, tracer_provider=provider))
+    traces.active = _Tracer(provider)
 
 
 def disable() -> None:
@@ -101,8 +102,9 @@ class _Attempt:
 
 
 class _Tracer:
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, provider: trace.TracerProvider | None) -> None:
+        self._tracer = trace.get_tracer(SYSTEM, tracer_provider=provider)
+        self._provider = provider
         self._bearing = Bearing()
 
     def sending(self, task: str, lane: str, job_id: str, correlation_id: str | None) -> _Sending | _NoSpan:
@@ -115,6 +117,18 @@ class _Tracer:
             attributes["messaging.message.conversation_id"] = correlation_id
         span = self._tracer.start_span(f"enqueue {lane}", kind=SpanKind.PRODUCER, attributes=attributes)
         return _Sending(span, job_id, self._bearing)
+
+    def flush(self, seconds: float) -> None:
+        provider = self._provider or trace.get_tracer_provider()
+        flush = getattr(provider, "force_flush", None)  # of the SDK's; the API has none
+        if flush is None:
+            return
+        # In a thread of its own: exporters wait for their collector, whatever they are told.
+        sending = threading.Thread(
+            target=lambda: self._bearing.call(_NO_SEND, flush), name="streamworker-spans", daemon=True
+        )
+        sending.start()
+        sending.join(seconds)
 
     def attempt(self, claim: Claim, envelope: Envelope) -> _Attempt | _NoSpan:
         made = self._bearing.call(_NO_RUN, lambda: self._attempt(claim, envelope))

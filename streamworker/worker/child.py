@@ -25,6 +25,7 @@ from streamworker.flow.dependency import Result
 from streamworker.flow.locks import Asked
 from streamworker.flow.renewals import Renewals
 from streamworker.settings import Settings
+from streamworker.store import traces
 from streamworker.store.keys import Keys
 from streamworker.telemetry import loggers, logs
 from streamworker.worker import own_loop, wire
@@ -59,6 +60,7 @@ def main(descriptor: int, parent: int) -> None:
     logs.adopt(hello["log"])
     loggers.shield()
     if own_loop.run(_Child(app, link).serve(), slots=1, make=own_loop.maker()):
+        traces.flush()
         os._exit(0)  # what handlers began does not end
 
 
@@ -119,6 +121,7 @@ class _Child:
             runner.close()
             await runner.handlers.effecting.close()
             if self._running is not None:  # a handler that does not end must not keep this process
+                traces.flush()
                 os._exit(1)
 
     async def _obey(self, reader: asyncio.StreamReader, runner: Runner) -> None:

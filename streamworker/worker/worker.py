@@ -19,6 +19,7 @@ from streamworker.core.durations import Duration
 from streamworker.core.errors import ConfigurationError, InvalidArgument
 from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
+from streamworker.store import traces
 from streamworker.telemetry import loggers
 from streamworker.worker import cores, origin, own_loop
 from streamworker.worker.farewell import farewell
@@ -128,7 +129,11 @@ class Worker:
         # A thread cannot be stopped and a coroutine may swallow its cancellation (R23): the interpreter
         # would wait for them for ever. All that can be told to Redis has been told.
         log.warning("worker %s: %s did not end; leaving without them", self.id, who)
-        for last in (logging.shutdown, *(stream.flush for stream in (sys.stdout, sys.stderr) if stream)):
+        for last in (
+            traces.flush,
+            logging.shutdown,
+            *(stream.flush for stream in (sys.stdout, sys.stderr) if stream),
+        ):
             with suppress(Exception):  # nobody reads it, or a handler of the app's cannot be closed
                 last()
         os._exit(self._code)

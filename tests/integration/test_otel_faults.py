@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler, SamplingResult
 
-from streamworker import App, Context
+from streamworker import App, Context, Worker
 from streamworker.store import traces
 from streamworker.telemetry import bearing, tracing
 from tests.integration.serving import serving
@@ -143,6 +147,42 @@ async def test_an_exporter_that_takes_long_is_left_alone_for_a_while(
         await (await app.tasks["pack"].enqueue()).result(10)
 
     assert len(exported) == 2, "it is tried again"
+
+
+def test_who_leaves_without_the_interpreters_end_sends_its_last_spans_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch waits for seconds in memory, and `os._exit` runs nobody's end."""
+    exporter = InMemorySpanExporter()
+    tracing.enable(with_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000)))
+    assert traces.active is not None
+    traces.active.sending("pack", "normal", "j1", None).ended("ACCEPTED")
+    monkeypatch.setattr(os, "_exit", Mock(side_effect=SystemExit))
+
+    with pytest.raises(SystemExit):
+        Worker(App("shop"))._leave("a handler")
+
+    assert [span.name for span in exporter.get_finished_spans()] == ["enqueue normal"]
+
+
+def test_a_collector_that_does_not_answer_keeps_nobody_from_leaving() -> None:
+    stuck = threading.Event()
+
+    class Stuck(SpanProcessor):
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            return stuck.wait(60)
+
+    tracing.enable(with_processor(Stuck()))
+    began = time.monotonic()
+
+    traces.flush(0.05)
+
+    assert time.monotonic() - began < 30
+    stuck.set()
+    tracing.enable(trace.NoOpTracerProvider())
+    traces.flush(0.05)  # it has nothing to send
+    tracing.disable()
+    traces.flush(0.05)
 
 
 def test_what_takes_a_moment_now_and_then_is_borne(monkeypatch: pytest.MonkeyPatch) -> None:
