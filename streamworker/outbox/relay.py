@@ -52,6 +52,12 @@ POLL_EVERY = 0.2
 REFUSALS = 5
 #: Seconds between two looks for what is too old, and at how much waits.
 PRUNE_EVERY, MEASURE_EVERY = 600.0, 5.0
+#: Rows that were told stay in the index until vacuum, which waits for each older transaction; a look
+#: goes through them all. So most looks begin that many ids before the first row that waited, and one now and
+#: then at the beginning: for rows that were committed late, that a relay died with, or that are retried.
+MARGIN, LOOK_BACK_EVERY = 5000, 10.0
+#: What looks from the beginning may take of the time.
+SHARE = 1 / 20
 #: Rows that go in one step. While there are more, each round takes one: it tells fewer than that.
 PRUNED = 2000
 #: Seconds between two attempts while a server is away, at most.
@@ -103,7 +109,8 @@ class Relay:
         self._ways: dict[int, Way] = {}  # of the requests of this round
         #: Behind those that were rejected there may be others: nobody rests before they are looked at.
         self._again = False
-        self._next_prune = self._next_measure = self._rest = 0.0
+        self._next_prune = self._next_measure = self._next_look_back = self._rest = 0.0
+        self._above = 0  # where looks begin
         self.gauges = Gauges()
 
     @property
@@ -159,8 +166,9 @@ class Relay:
                 self._woken.clear()
                 self._rest = 0.0
                 if time.monotonic() >= self._next_measure:
-                    self._next_measure = time.monotonic() + MEASURE_EVERY
+                    began = time.monotonic()
                     self.gauges.depth = await depth.measure(connection, self._namespace)
+                    self._next_measure = _later(began, MEASURE_EVERY)
                 told = await self.round(connection)
                 if not begun:
                     begun = True
@@ -186,13 +194,23 @@ class Relay:
 
     async def round(self, connection: asyncpg.Connection) -> int:
         """Tell Redis of up to 500 rows; returns how many are over now. Raises what may pass."""
-        if not await table.pending(connection, self._namespace):
+        began = time.monotonic()
+        looks_back = began >= self._next_look_back
+        above = 0 if looks_back else self._above
+        waits = await table.pending(connection, self._namespace, above)
+        if looks_back:
+            self._next_look_back = _later(began, LOOK_BACK_EVERY)
+            if not waits:
+                self._above = max(0, await table.newest(connection) - MARGIN)
+        if not waits:
             return 0
         await self._queue.caller.ready()  # else the mark would say that they may have been told
         now = time.monotonic()
         self._closed = {way: until for way, until in self._closed.items() if until > now}
         closed = len(self._closed)
-        marked = await table.mark(connection, self._namespace, BATCH, self._closed)
+        marked = await table.mark(connection, self._namespace, BATCH, self._closed, above)
+        if marked and not closed:
+            self._above = max(0, min(marked) - MARGIN)
         if not marked and closed:
             self._rest = min(self._closed.values()) - now
         over = await self._tell_of(connection, marked)
@@ -321,6 +339,12 @@ class Relay:
             self.gauges.relayed["refused"] += 1
             log.error("relay %s: the request of job %s is put aside: %s", self._name, row.job_id, why)
         return over
+
+
+def _later(began: float, seconds: float) -> float:
+    """When to do again what was begun then, in monotonic seconds."""
+    now = time.monotonic()
+    return now + max(seconds, (now - began) / SHARE)
 
 
 def _calls(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:

@@ -27,7 +27,7 @@ NO_MIRROR = (
 #: person, and those of lanes and tenants that are closed now, have no place in a round.
 _MARK = f"""
 WITH due AS (
-    SELECT id FROM streamworker.outbox o WHERE {PENDING} AND (error IS DISTINCT FROM $3
+    SELECT id FROM streamworker.outbox o WHERE {PENDING} AND id > $6 AND (error IS DISTINCT FROM $3
         OR EXISTS (SELECT 1 FROM streamworker.mirror_offsets WHERE namespace = $1 AND is_on))
       AND (lane <> ALL($4::text[]) OR NOT EXISTS (
         SELECT 1 FROM unnest($4::text[], $5::text[]) AS closed(lane, tenant)
@@ -114,22 +114,31 @@ class Row:
         return bool(self.fields["doubtful"])
 
 
-async def pending(connection: asyncpg.Connection, namespace: str) -> bool:
-    """Whether any row waits."""
+async def pending(connection: asyncpg.Connection, namespace: str, above: int = 0) -> bool:
+    """Whether any row waits, of those with a larger id."""
     return bool(
         await connection.fetchval(
-            f"SELECT EXISTS (SELECT 1 FROM streamworker.outbox WHERE {PENDING})",  # noqa: S608
+            f"SELECT EXISTS (SELECT 1 FROM streamworker.outbox WHERE {PENDING} AND id > $2)",  # noqa: S608
             namespace,
+            above,
         )
     )
 
 
+async def newest(connection: asyncpg.Connection) -> int:
+    """The largest id; 0 without a row."""
+    return int(await connection.fetchval("SELECT coalesce(max(id), 0) FROM streamworker.outbox"))
+
+
 async def mark(
-    connection: asyncpg.Connection, namespace: str, limit: int, closed: Collection[Way] = ()
+    connection: asyncpg.Connection, namespace: str, limit: int, closed: Collection[Way] = (), above: int = 0
 ) -> dict[int, bool]:
-    """The rows that come next, and whether this is their first attempt. Committed at once."""
+    """The rows that come next, of those with a larger id, and whether this is their first attempt.
+
+    Committed at once.
+    """
     lanes, tenants = [lane for lane, _ in closed], [tenant for _, tenant in closed]
-    rows = await connection.fetch(_MARK, namespace, limit, NO_MIRROR, lanes, tenants)
+    rows = await connection.fetch(_MARK, namespace, limit, NO_MIRROR, lanes, tenants, above)
     return {row["id"]: row["fresh"] for row in rows}
 
 
