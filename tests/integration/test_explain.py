@@ -385,7 +385,9 @@ def test_it_is_claimed_or_runs(desk: Desk) -> None:
     job_id = desk.put()
     (claim,) = desk.claim()
 
-    assert explain(desk, job_id)["why"] == "claimed"
+    claimed = explain(desk, job_id)
+    assert claimed["why"] == "claimed"
+    assert said(claimed).startswith("Worker w1 took it ")
     desk.mark(claim)
 
     found = explain(desk, job_id)
@@ -399,8 +401,15 @@ def test_it_was_cancelled_while_it_runs(desk: Desk) -> None:
     (claim,) = desk.claim()
     desk.mark(claim)
     desk.call("jobs", "cancel", job_id)
+    found = explain(desk, job_id)
+    record = desk.record(job_id)
+    assert record is not None
+    fields = {**record.fields, "cx": "expired"}
+    desk.redis.set(desk.keys.job(job_id), replace(record, fields=fields).line())
 
-    assert explain(desk, job_id)["why"] == "cancelling"
+    assert found["why"] == "cancelling"
+    assert said(found).startswith("It was cancelled while worker w1 runs it")
+    assert said(explain(desk, job_id)).startswith("Its deadline came while worker w1 runs it")
 
 
 def test_its_worker_is_gone(desk: Desk) -> None:

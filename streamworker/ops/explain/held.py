@@ -7,6 +7,13 @@ from streamworker.ops.explain.answer import Answer
 from streamworker.ops.explain.scene import Scene, span
 from streamworker.ops.history import iso
 
+#: Why it is told to end, by the record's word.
+_TOLD = {
+    "cancelled": "It was cancelled",
+    "expired": "Its deadline came",
+    "superseded": "Another job took its place",
+}
+
 
 def answer(scene: Scene) -> Answer:
     """Who, since when, and whether he is still there."""
@@ -30,13 +37,13 @@ def answer(scene: Scene) -> Answer:
             ["streamworker workers"] if scene.workers else ["streamworker run MODULE:APP"],
             facts,
         )
-    if record.text("cx"):
+    if told := record.text("cx"):
         return Answer(
             "cancelling",
             [
                 (
-                    f"It was {record.text('cx')} while worker {worker} runs it; the handler is told with its "
-                    "next heartbeat. If it succeeds first, that counts."
+                    f"{_TOLD.get(told, _TOLD['cancelled'])} while worker {worker} runs it; the handler is told "
+                    "with the worker's next heartbeat. If it succeeds first, that counts."
                 )
             ],
             [],
@@ -46,7 +53,7 @@ def answer(scene: Scene) -> Answer:
         claimed = scene.last_move.at_ms if scene.last_move is not None else None
         return Answer(
             "claimed",
-            [f"Worker {worker} has it since {scene.ago(claimed)}; its handler is not known to have begun."],
+            [f"Worker {worker} took it {scene.ago(claimed)}; its handler is not known to have begun."],
             [],
             facts,
         )
