@@ -42,8 +42,8 @@ def answer(scene: Scene) -> Answer:
             "cancelling",
             [
                 (
-                    f"{_TOLD.get(told, _TOLD['cancelled'])} while worker {worker} runs it; the handler is told "
-                    "with the worker's next heartbeat. If it succeeds first, that counts."
+                    f"{_TOLD.get(told, _TOLD['cancelled'])} while worker {worker} runs it; the handler is "
+                    "told with the worker's next heartbeat. If it succeeds first, that counts."
                 )
             ],
             [],
