@@ -26,7 +26,7 @@ from streamworker.postgres.log import Log
 from streamworker.postgres.offsets import Overtaken
 from streamworker.postgres.pipe import Pace, Pipe
 from streamworker.postgres.reconcile import Reconciled, Reconciler
-from streamworker.postgres.retention import prune
+from streamworker.postgres.retention import BEGINNING, prune
 from streamworker.postgres.switch import Switch
 from streamworker.settings import Settings
 from streamworker.store import scripts
@@ -80,6 +80,7 @@ class Mirror:
         self._pace = Pace()
         self._stopping = asyncio.Event()
         self._next_election = self._next_prune = 0.0
+        self._pruned_to = BEGINNING
         self.gauges = Gauges()
 
     async def run(self) -> None:
@@ -262,8 +263,14 @@ class Mirror:
         # By the clock that is behind, Redis's or ours: what went too early does not come back.
         now = datetime.datetime.fromtimestamp(min(int(seconds), time.time()), datetime.UTC)
         pruned = await prune(
-            connection, self._settings.namespace, keep=self._retention, now=now, seconds=PRUNE_SECONDS
+            connection,
+            self._settings.namespace,
+            keep=self._retention,
+            now=now,
+            seconds=PRUNE_SECONDS,
+            after=self._pruned_to,
         )
+        self._pruned_to = pruned.reached
         if pruned.days or pruned.jobs:
             log.info(
                 "mirror %s: %d days of transitions and %d jobs were too old",

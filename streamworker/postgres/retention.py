@@ -23,12 +23,19 @@ _LOCKED = "55P03"
 #: Classes of SQLSTATE that the jobs need not wait for: rights that are missing, or somebody's view of a day.
 _OF_DAYS = ("2B", "42")
 
+#: Goes on where the last one ended: what that deleted is looked through again until it is vacuumed.
 DELETE_JOBS = """
-DELETE FROM streamworker.jobs WHERE id IN (
-    SELECT id FROM streamworker.jobs
-    WHERE namespace = $1 AND id < $2::uuid AND finished_at < $3 AND status IN ('succeeded', 'failed_terminal')
-    ORDER BY id LIMIT $4)
+WITH gone AS (
+    DELETE FROM streamworker.jobs WHERE id IN (
+        SELECT id FROM streamworker.jobs
+        WHERE namespace = $1 AND id > $5::uuid AND id < $2::uuid AND finished_at < $3
+          AND status IN ('succeeded', 'failed_terminal')
+        ORDER BY id LIMIT $4) RETURNING id
+)
+SELECT (SELECT count(*) FROM gone), (SELECT id::text FROM gone ORDER BY id DESC LIMIT 1)
 """
+#: Before the first job.
+BEGINNING = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,11 @@ class Pruned:
 
     days: tuple[datetime.date, ...]
     jobs: int
-    more: bool = False  # time was up
+    reached: str = BEGINNING  # time was up: the next call goes on after that job
+
+    @property
+    def more(self) -> bool:
+        return self.reached != BEGINNING
 
 
 async def prune(
@@ -47,6 +58,7 @@ async def prune(
     keep: datetime.timedelta,
     now: datetime.datetime,
     seconds: float = math.inf,
+    after: str = BEGINNING,
 ) -> Pruned:
     """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before.
 
@@ -57,11 +69,15 @@ async def prune(
     oldest = new_job_id(now_ms=max(0, int(before.timestamp() * 1000)), random=bytes(RANDOM_BYTES))
     jobs = 0
     while True:
-        done = await connection.execute(DELETE_JOBS, namespace, oldest, before, CHUNK)
-        deleted = int(done.rsplit(" ", 1)[1])
+        row = await connection.fetchrow(DELETE_JOBS, namespace, oldest, before, CHUNK, after)
+        assert row is not None
+        deleted, last = row
         jobs += deleted
-        if deleted < CHUNK or time.monotonic() >= until:
-            return Pruned(days, jobs, deleted >= CHUNK)
+        if deleted < CHUNK:
+            return Pruned(days, jobs)
+        after = last
+        if time.monotonic() >= until:
+            return Pruned(days, jobs, after)
 
 
 async def _drop_days(connection: asyncpg.Connection, before: datetime.date) -> tuple[datetime.date, ...]:

@@ -81,9 +81,11 @@ async def test_what_is_too_old_goes_in_steps_that_keep_the_log_waiting_for_a_mom
 ) -> None:
     monkeypatch.setattr(retention, "CHUNK", 2)
     await ended(sql, "shop", 5)
-    left = []
+    left, reached = [], retention.BEGINNING
     for _ in range(3):
-        pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER, seconds=0)
+        keep = datetime.timedelta(days=5)
+        pruned = await prune(sql, "shop", keep=keep, now=LATER, seconds=0, after=reached)
+        reached = pruned.reached
         left.append((pruned.jobs, pruned.more))
 
     assert left == [(2, True), (2, True), (1, False)]
