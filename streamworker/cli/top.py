@@ -62,20 +62,30 @@ def top(
 
 
 async def _live(settings: Settings, every: float) -> None:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
+    from streamworker.core.errors import ConnectionLost
     from streamworker.ops.top import frame, look
 
     out = Console(markup=False, highlight=False, emoji=False)
     async with open_queue(settings) as queue:
         before = None
+        seen: RenderableType = Text()
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:
-                now, drain = await look(queue)
-                shown = picture(frame(before, now, drain), settings.namespace, tight=out.width < WIDE)
-                live.update(shown, refresh=True)
-                before = now
+                try:
+                    now, drain = await look(queue)
+                except ConnectionLost as error:
+                    if before is None:
+                        raise
+                    away = Text(f"{clean(error)}; looking again", style="red")
+                    live.update(Group(away, seen), refresh=True)
+                else:
+                    seen = picture(frame(before, now, drain), settings.namespace, tight=out.width < WIDE)
+                    live.update(seen, refresh=True)
+                    before = now
                 await asyncio.sleep(every)
 
 

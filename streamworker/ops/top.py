@@ -109,7 +109,8 @@ def frame(before: Snapshot | None, now: Snapshot, drain: overload.Drain) -> Fram
         if before is not None and seconds > 0:
             came = _enqueued(now, lane) - _enqueued(before, lane)
             grew = sum(states.values()) - sum(_open(before).get(lane, Counter()).values())
-            came_in, went_out = came / seconds, max(0.0, (came - grew) / seconds)
+            # Redis may have lost its counters between the two looks.
+            came_in, went_out = max(0.0, came / seconds), max(0.0, (came - grew) / seconds)
         rows.append(
             LaneRow(
                 lane=lane,
@@ -127,7 +128,8 @@ def frame(before: Snapshot | None, now: Snapshot, drain: overload.Drain) -> Fram
         )
     dying = None
     if before is not None and seconds > 0:
-        dying = (sum(now.dead_lettered.values()) - sum(before.dead_lettered.values())) / seconds
+        died = sum(now.dead_lettered.values()) - sum(before.dead_lettered.values())
+        dying = max(0.0, died / seconds)
     gates = sorted(now.waiting.items(), key=lambda item: (-item[1], item[0]))
     return Frame(
         lanes=tuple(rows),

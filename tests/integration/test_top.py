@@ -12,11 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
-from streamworker.cli.top import picture
+from streamworker.cli.top import _live, picture
+from streamworker.core.errors import ConnectionLost
 from streamworker.core.outcome import Success
 from streamworker.ops import top
 from streamworker.settings import Settings
@@ -141,3 +144,48 @@ def test_at_a_terminal_it_goes_on_until_it_is_stopped(desk: Desk) -> None:
         os.close(master)
     assert b"out/s" in seen
     assert b"Traceback" not in seen
+
+
+class _Shown:
+    """Stands in for the picture that rich shows."""
+
+    all: ClassVar[list[Any]] = []
+
+    def __init__(self, **options: Any) -> None:
+        self.all.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def update(self, shown: Any, *, refresh: bool) -> None:
+        self.all.append(shown)
+
+
+async def test_the_live_picture_outlasts_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at most while something is wrong, and ended with the first reply that did not come."""
+    looks = Mock(side_effect=[(1, 1), ConnectionLost("no connection"), (2, 2), asyncio.CancelledError])
+
+    async def look(queue: object) -> object:
+        return looks()
+
+    monkeypatch.setattr("rich.live.Live", _Shown)
+    monkeypatch.setattr(top, "look", look)
+    monkeypatch.setattr(top, "frame", lambda before, now, drain: f"{before}, {now}")
+    monkeypatch.setattr("streamworker.cli.top.picture", lambda frame, *_, **__: frame)
+
+    with pytest.raises(asyncio.CancelledError):
+        await _live(Settings("shop", "redis://127.0.0.1:1/0"), 0)
+
+    first, away, last = _Shown.all
+    assert (first, last) == ("None, 1", "1, 2")
+    assert away.renderables[0].plain == "no connection; looking again"
+    assert away.renderables[1] == first, "what was seen last stays"
+
+
+async def test_without_a_first_look_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.live.Live", _Shown)
+
+    with pytest.raises(ConnectionLost):
+        await _live(Settings("shop", "redis://127.0.0.1:1/0"), 0)
