@@ -94,7 +94,7 @@ def _positive_duration(variable: str, env: Mapping[str, str], default: float) ->
 
 
 def _count(variable: str, env: Mapping[str, str], default: int) -> int:
-    said = env.get(variable)
+    said = env.get(variable, "").strip()
     if not said:
         return default
     if not said.isdecimal() or int(said) < 1:
@@ -190,8 +190,8 @@ def _declarations(
 
 def read_expected_workers(*, environ: Mapping[str, str] | None = None) -> int | None:
     """How many workers there should be, by STREAMWORKER_WORKERS_EXPECTED. Raises ConfigurationError."""
-    given = (os.environ if environ is None else environ).get("STREAMWORKER_WORKERS_EXPECTED") or None
-    if given is None:
+    given = (os.environ if environ is None else environ).get("STREAMWORKER_WORKERS_EXPECTED", "").strip()
+    if not given:
         return None
     if not given.isdecimal():
         raise ConfigurationError(f"STREAMWORKER_WORKERS_EXPECTED {given!r} is no whole number")

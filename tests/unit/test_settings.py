@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from streamworker import App, ConfigurationError, Context, InvalidArgument, Lane, Route
-from streamworker.settings import Endpoint, read, read_endpoint, read_lanes, read_routes, read_sla
+from streamworker.settings import (
+    Endpoint,
+    read,
+    read_endpoint,
+    read_expected_workers,
+    read_lanes,
+    read_routes,
+    read_sla,
+)
 
 LANES = "STREAMWORKER_LANES"
 ROUTES = "STREAMWORKER_ROUTES"
@@ -22,6 +30,9 @@ def test_a_variable_that_ends_with_its_files_last_line_is_read_without_it() -> N
         "STREAMWORKER_REDIS_URL": "redis://host/0\n",
         "STREAMWORKER_POSTGRES_DSN": " postgresql://u@h/db\r\n",
         "STREAMWORKER_LEASE": "20s\n",
+        "STREAMWORKER_DLQ_MAX_AGE": "1d\n",
+        "STREAMWORKER_DLQ_MAX_COUNT": "500\n",
+        "STREAMWORKER_WORKERS_EXPECTED": "4\n",
         "STREAMWORKER_METRICS_PORT": "9100\n",
         "STREAMWORKER_METRICS_HOST": "0.0.0.0\n",
     }
@@ -30,6 +41,8 @@ def test_a_variable_that_ends_with_its_files_last_line_is_read_without_it() -> N
 
     assert (found.namespace, found.redis_url, found.lease) == ("shop", "redis://host/0", 20.0)
     assert found.postgres_dsn == "postgresql://u@h/db"
+    assert (found.dlq_max_age, found.dlq_max_count) == (86_400.0, 500)
+    assert read_expected_workers(environ=environ) == 4
     assert read_endpoint(environ=environ) == Endpoint("0.0.0.0", 9100)
 
 
