@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from streamworker.core.coalesce import Coalesce
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.ops.explain import lane
 from streamworker.store import manifest, routing, scripts
 from streamworker.store.manifest import Declaration
 from tests.integration.cli_desk import LEASE_MS, Desk
@@ -99,6 +101,27 @@ def test_it_says_when_its_turn_may_come(desk: Desk) -> None:
 
     assert found["facts"]["rate"] == 0
     assert "starts_in_seconds" not in found["facts"]  # nothing moves: there is no estimate to make
+
+
+def test_jobs_that_come_back_as_fast_as_they_are_taken_are_not_said_to_stand(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a storm of retries each job that is started is soon one that waits again."""
+    a_worker(desk)
+    first, last = desk.put(), desk.put()
+
+    async def meanwhile(seconds: float) -> None:
+        (claim,) = await asyncio.to_thread(desk.claim)
+        assert claim.job_id == first
+        retry = Retry(60_000, ErrorClass.TRANSIENT, "http_503", "503")
+        await asyncio.to_thread(desk.settle, claim, retry)
+
+    monkeypatch.setattr(lane, "sleep", meanwhile)
+    found = desk.json("explain", last, "--sample", "0.01")
+
+    assert found["facts"]["rate"] == 0
+    assert "no more jobs left the lane than came back" in said(found)
+    assert "started" not in said(found)
 
 
 def test_its_lane_is_paused(desk: Desk) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import get_running_loop, sleep
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -162,10 +162,14 @@ async def _in_turn(scene: Scene, kind: str, workers: int, facts: dict[str, objec
         if rate > 0:
             eta = (before.count + 1) / rate
             facts["starts_in_seconds"] = round(eta, 1)
-            says.append(f"The lane starts {rate:.3g} jobs a second: its turn may come in {span(eta * 1000)}.")
+            says.append(
+                f"{rate:.3g} jobs a second leave the lane, less those that come back to be tried again: its "
+                f"turn may come in {span(eta * 1000)}."
+            )
         elif before.count:
             says.append(
-                f"No job of the lane was started within {sample:g} s: its slots are taken, or stand still."
+                f"Within {sample:g} s no more jobs left the lane than came back: its slots are taken, stand "
+                "still, or go to jobs that are tried again."
             )
     return Answer(
         "in_turn" if pause is None else "ramp", says, ["streamworker lanes", "streamworker workers"], facts
@@ -173,12 +177,12 @@ async def _in_turn(scene: Scene, kind: str, workers: int, facts: dict[str, objec
 
 
 async def _rate(scene: Scene, seconds: float) -> float:
-    """Jobs of the lane that stopped waiting, a second: what came in, less what the depth grew by."""
+    """Jobs that left the lane, less those that came back, a second: what came in, less what it grew by."""
     lane = scene.record.lane
-    began, first = asyncio.get_running_loop().time(), await _counted(scene, lane)
-    await asyncio.sleep(seconds)
+    began, first = get_running_loop().time(), await _counted(scene, lane)
+    await sleep(seconds)
     second = await _counted(scene, lane)
-    passed = asyncio.get_running_loop().time() - began
+    passed = get_running_loop().time() - began
     came, grew = second[0] - first[0], second[1] - first[1]
     return max(0.0, (came - grew) / passed)
 
