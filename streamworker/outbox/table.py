@@ -43,7 +43,7 @@ SELECT id, fresh FROM marked ORDER BY id
 """  # noqa: S608
 _LOCK = f"""
 SELECT id, job_id, task, lane, payload, extra, entity, attempts,
-       (extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint AS age_ms,
+       greatest(0, (extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint) AS age_ms,
        attempted_at < now() - make_interval(secs => $3) AS doubtful
 FROM streamworker.outbox WHERE {PENDING} AND id = ANY($2::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED
 """  # noqa: S608

@@ -250,6 +250,20 @@ async def test_all_that_was_said_of_the_job_arrives(
     assert "\nky=ship::ship:7\n" in row["record"]
 
 
+async def test_a_clock_that_was_put_back_makes_no_delay_longer(
+    app: App, sql: asyncpg.Connection, relaying: Relaying
+) -> None:
+    """As after a failover to a server whose clock is behind."""
+    job = await enqueue_in(sql, app.tasks["ship"].options(delay="10m").call(7))
+    await sql.execute("UPDATE streamworker.outbox SET created_at = now() + interval '1 hour'")
+    await relaying()
+
+    queue = app.queue()
+    seconds, _ = await queue.caller.command("TIME")
+    due = (await queue.record(job.id)).number("du") or 0
+    assert due / 1000 - int(seconds) == pytest.approx(600, abs=30)
+
+
 async def test_times_count_from_the_request_in_a_transaction_that_began_long_before(
     app: App, sql: asyncpg.Connection
 ) -> None:
