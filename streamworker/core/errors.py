@@ -281,8 +281,9 @@ class JobNotFound(StreamworkerError):
 
 
 class JobMissing(JobNotFound):
-    """Postgres has the job as open, and Redis has no record of it: Redis lost data.
+    """Postgres has the job as open, and Redis has no record of it.
 
+    Redis lost data, or the mirror is so far behind that the record of an ended job expired meanwhile.
     `status` is what Postgres knows.
     """
 
@@ -290,8 +291,8 @@ class JobMissing(JobNotFound):
         self.status = status
         super().__init__(
             job_id,
-            f"Redis has no record of it, and in Postgres it is {status}: Redis lost data; "
-            "the mirror, or `streamworker mirror reconcile`, brings it back",
+            f"Redis has no record of it, and in Postgres it is {status}: Redis lost data, and the mirror, or "
+            "`streamworker mirror reconcile`, brings it back; or the mirror is far behind, and it has ended",
         )
 
 
