@@ -1,6 +1,6 @@
 -- settle: start marks and outcomes of claims, checked on status and fence.
 --
--- Replies, one per row:  OK | ALREADY <outcome> | STALE | GONE
+-- Replies, one per row:  OK | OK burial | ALREADY <outcome> | STALE | GONE
 -- Owner: the worker that holds the claim, or the keeper for what it found dead.
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME

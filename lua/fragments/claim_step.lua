@@ -6,7 +6,7 @@
 -- if it is reserved, that job has a slot of its own, beside `limit`.
 -- A claim is answered by three values: head, id, envelope. The head's words: the state token's eight, then
 -- lane kind entry age past_deadline unknown_age, the last three in ms relative to now, or '-'; then its gates, or
--- the word `bury`: look for its committed effect, and settle (D14).
+-- the word `bury` and what it ends by: look for its committed effect, and settle (D14).
 -- The kind is a capital letter if the job was retry_scheduled.
 -- The verdict is NOSESSION, or OK and words: a lane that is paused, `lane=result=count` of entries that led
 -- nowhere (missing, final, conflict, bad_record), or `g:gate=parked=count` of jobs that wait there now.
@@ -72,7 +72,7 @@ local function grant_claim(rec, from, entry, env, was)
   if row.most then row.most = row.most - 1 end
   local words = was == 'retry_scheduled' and from.retried or from.words
   claims[n + 1] = rec.token .. words .. entry .. ' ' .. since(rec.at) .. ' ' .. since(rec.dl) .. ' '
-    .. since(rec.ut) .. (rec.bu and ' bury' or rec.ga and ' ' .. rec.ga or '')
+    .. since(rec.ut) .. (rec.bu and ' bury ' .. rec.bu or rec.ga and ' ' .. rec.ga or '')
   claims[n + 2] = rec.id
   claims[n + 3] = env
   if row.quarantine then

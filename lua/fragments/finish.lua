@@ -17,10 +17,12 @@ end
 local function close_claim(rec, outcome, by, at_once)
   local fence = rec.fence
   if fence == '0' then return nil end
-  put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' '
-    .. (rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-') .. ' ' .. now_text)
+  local look = rec.looked or (rec.bu or '') ~= ''
+  local began = rec.begun and text_of[now - rec.begun] or rec.status == 'processing' and rec.sa or '-'
+  if look then began = match(rec.sd or '', '^%S+ %S+ %S+ (%S+)') or '-' end -- it ran no handler
+  put(rec, 'sd', fence .. ' ' .. outcome .. ' ' .. by .. ' ' .. began .. ' ' .. now_text)
   rec.fence, rec.lease = '0', '0'
-  if rec.looked or (rec.bu or '') ~= '' then return fence end      -- a look passed no gates
+  if look then return fence end          -- and passed no gates
   if rec.ga then open_gates().free(rec, at_once) end
   return fence
 end

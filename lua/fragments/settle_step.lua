@@ -10,6 +10,7 @@
 --   R retry     error text, envelope           -> retry_scheduled
 --   F fail      error text, envelope           -> failed_terminal
 --   L release   gates, envelope                -> queued, the attempt given back; `gates` if the reason is regated
+-- What is to be ended, and has to be looked at first, is answered by `OK burial`.
 -- Of a job that is to be buried (D14), S says that its effect was committed, F with reason `buried` that it was
 -- not, R with reason `burial_waits` that nobody could tell; all else hands it back as it was.
 -- `started_ago` is how many ms before this call the handler began ('-': it did not run here). `by` is
@@ -140,7 +141,7 @@ local function settle_row(head, id, raw, text, env)
   if recovered and judged_before(rec, version, started_ago) then return 'STALE' end
   if rec.bu and kind ~= 'M' then
     end_burial(rec, kind, reason, tonumber(delay) or 0, text, env, by)
-    return 'OK'
+    return kind == 'F' and rec.bu ~= '' and 'OK burial' or 'OK'
   end
   if kind == 'M' then return settle_mark(rec, started_ago) end
   local charged = kind ~= 'L' and not (recovered and rec.status == 'claimed')
@@ -164,7 +165,7 @@ local function settle_row(head, id, raw, text, env)
     put(rec, 'ut', '')
   end
   end_attempt(rec, kind, by, reason, class, code, tonumber(delay) or 0, policy, text, env)
-  return 'OK'
+  return (rec.bu or '') ~= '' and 'OK burial' or 'OK'
 end
 
 local function settle_rows(at)           -- rows from ARGV[at] to the end; a reply for each

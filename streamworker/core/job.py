@@ -83,8 +83,8 @@ def encode_envelope(
     return orjson.dumps(raw)
 
 
-#: What stands in place of the gates of a claim that is to be buried.
-_BURY = "bury"
+#: What stands in place of the gates of a claim that is to be buried, before what it is to be ended by.
+_BURY = "bury "
 
 
 @dataclass(slots=True)
@@ -107,6 +107,7 @@ class Claim:
     gates: str = ""  # what it passed, as it stands in the record
     bury: bool = False  # not to be run: look for its committed effect, and settle (D14)
     retried: bool = False  # it was retry_scheduled, else queued
+    cause: str = ""  # of a burial: reason, error class and code that the job ends by if it had no effect
 
     @classmethod
     def parse(cls, head: bytes, job_id: bytes, envelope: bytes) -> Claim:
@@ -129,8 +130,8 @@ class Claim:
             None if unknown == "-" else int(unknown),
             envelope,
         )
-        if gates == _BURY:
-            claim.bury = True
+        if gates.startswith(_BURY):
+            claim.bury, claim.cause = True, gates.removeprefix(_BURY)
         elif gates:
             claim.gates = gates
         if kind <= "Z":  # a capital letter

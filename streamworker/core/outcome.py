@@ -53,6 +53,18 @@ class Release:
 Outcome = Success | Retry | Fail | Release
 
 
+def is_put_off(outcome: Outcome | None, reply: bytes) -> bool:
+    """Whether a failure is not recorded as one yet: the job's effect is looked for first (D14).
+
+    `reply`: what the settle was answered; a settle that was sent twice hears what the first came to.
+    """
+    return type(outcome) is Fail and reply in _PUT_OFF
+
+
+#: The job is ready to be looked at.
+_PUT_OFF = (b"OK burial", b"ALREADY retry")
+
+
 @dataclass(frozen=True, slots=True)
 class Snooze:
     """Returned by a handler: run this job again in `seconds`, without charging the attempt.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from streamworker.core.errors import JobNotFound, SerializationError
 from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope, Record
 from streamworker.core.lane import BACKLOG
-from streamworker.core.states import TERMINAL, Status
+from streamworker.core.states import TERMINAL, Reason, Status
 from streamworker.ops import dlq, overload
 from streamworker.ops.dlq import DeadLetter
 from streamworker.ops.gates import oldest_waiters
@@ -202,7 +202,7 @@ def _moved_on(report: JobReport, newest: Transition) -> JobReport:
     """What the log knows and Postgres has not read yet: the mirror is behind."""
     moves = report.history.moves
     facts, failed = _facts(moves), newest.to_status is not Status.SUCCEEDED
-    started = [move.at_ms for move in moves if move.to_status is Status.PROCESSING]
+    started = _starts(moves)
     return replace(
         report,
         task=report.task or facts.get("task", ""),
@@ -214,6 +214,18 @@ def _moved_on(report: JobReport, newest: Transition) -> JobReport:
         started_at=started[-1] if started else report.started_at,
         finished_at=newest.at_ms if newest.to_status in TERMINAL else None,
     )
+
+
+def _starts(moves: Sequence[Transition]) -> list[int]:
+    """When its handlers began; that its committed effect was found is no start of one."""
+    found: list[int] = []
+    looked = False
+    for move in moves:
+        if move.to_status is Status.CLAIMED:
+            looked = move.reason == Reason.BURIAL
+        elif move.to_status is Status.PROCESSING and not looked:
+            found.append(move.at_ms)
+    return found
 
 
 async def _from_traces(queue: Queue, job_id: str) -> JobReport:
@@ -234,7 +246,7 @@ async def _from_traces(queue: Queue, job_id: str) -> JobReport:
     facts = _facts(moves)
     failed = status is not Status.SUCCEEDED
     envelope = letter.envelope_or_none() if letter is not None else None
-    started = [move.at_ms for move in moves if move.to_status is Status.PROCESSING]
+    started = _starts(moves)
     finished = last.at_ms if last is not None and last.to_status in TERMINAL else None
     return JobReport(
         id=job_id,

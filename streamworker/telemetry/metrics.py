@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, Protocol
 
 from streamworker.core.job import Claim
-from streamworker.core.outcome import Fail, Outcome, Retry, Success
+from streamworker.core.outcome import Fail, Outcome, Retry, Success, is_put_off
 from streamworker.core.states import Reason
 from streamworker.telemetry.catalogue import SECONDS, SHORT_SECONDS
 from streamworker.telemetry.cells import TOLD_APART, CallCell, Cell, LockCell, TaskCell
@@ -103,10 +103,12 @@ class Metrics:
             cell = of_lane.get(job.task_name) or of_lane[OTHER]
             if reply in (b"STALE", b"GONE"):
                 cell.task.stale += 1
-            elif job.outcome is not None:
+            elif job.outcome is not None and (reply == b"OK" or not is_put_off(job.outcome, reply)):
                 self._settled(job, cell)
         for job in begun:
             claim = job.claim
+            if claim.bury:
+                continue  # no attempt: its effect is looked for
             of_lane = cells[claim.lane]
             cell = of_lane.get(job.task_name) or of_lane[OTHER]
             attempt = claim.attempt
@@ -149,6 +151,8 @@ class Metrics:
             if outcome.reason is not Reason.RETURNED:
                 task.note(outcome.reason)
         elif isinstance(outcome, Retry):
+            if claim.bury:
+                return  # nobody could look
             code = self._codes.label(outcome.code)
             cell.retries[code] = cell.retries.get(code, 0) + 1
             counts, durations, ended = cell.retried, task.retried, False

@@ -15,7 +15,7 @@ from typing import Protocol
 import orjson
 
 from streamworker.core.job import Candidate, Claim, Envelope
-from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
+from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success, is_put_off
 from streamworker.core.states import Reason, Status
 from streamworker.core.text import inert_json
 
@@ -40,6 +40,10 @@ _WELL = ',"error_class":null,"error_code":null,"dependency_name":null,"cache_key
 _CLAIMED = {
     retried: f"{_edge(before, Status.CLAIMED, Reason.CLAIMED)}{_WELL}null}}"
     for retried, before in ((False, Status.QUEUED), (True, Status.RETRY_SCHEDULED))
+}
+_LOOKED_FOR = {
+    retried: line.replace(f'"reason":"{Reason.CLAIMED}"', f'"reason":"{Reason.BURIAL}"')
+    for retried, line in _CLAIMED.items()
 }
 _STARTED = f"{_edge(Status.CLAIMED, Status.PROCESSING, Reason.STARTED)}{_WELL}null}}"
 _RETURNED = _edge(Status.PROCESSING, Status.SUCCEEDED, Reason.RETURNED) + _WELL
@@ -99,25 +103,32 @@ class Transitions:
             if reply in _REFUSED:
                 continue
             who, started = job.who or self._who(job), job.started
-            if started is not None and not job.marked:  # it went through both edges in its settle (D20)
-                lines.append(f"{head}{who}{_STARTED}")
             outcome = job.outcome
+            looked = started is None and type(outcome) is Success  # for an effect that was committed
+            if looked or (started is not None and not job.marked):  # both edges in its settle (D20)
+                lines.append(f"{head}{who}{_STARTED}")
             if type(outcome) is Success and outcome.reason is Reason.RETURNED and not job.stale:
                 lines.append(f"{head}{who}{_RETURNED}{job.ended - (started or job.ended):.6f}}}")
             elif outcome is not None:
-                lines.append(f"{head}{who}{_end(job, outcome)}")
+                lines.append(f"{head}{who}{_end(job, outcome, reply)}")
         for job in begun:
-            lines.append(f"{head}{job.who or self._who(job)}{_CLAIMED[job.claim.retried]}")
+            claim = job.claim
+            edge = (_LOOKED_FOR if claim.bury else _CLAIMED)[claim.retried]
+            lines.append(f"{head}{job.who or self._who(job)}{edge}")
         self._write(lines)
 
-    def recovered(self, candidate: Candidate, outcome: Retry | Fail) -> None:
+    def recovered(self, candidate: Candidate, outcome: Retry | Fail, reply: bytes) -> None:
         """A job of a dead worker was taken back."""
-        after = Status.RETRY_SCHEDULED if isinstance(outcome, Retry) else Status.FAILED_TERMINAL
+        after, reason = Status.FAILED_TERMINAL, Reason.RECOVERED
+        if is_put_off(outcome, reply):
+            after, reason = Status.RETRY_SCHEDULED, Reason.BURIAL
+        elif isinstance(outcome, Retry):
+            after = Status.RETRY_SCHEDULED
         line = (
             f'{self._now()},"job_id":"{candidate.job_id}","idempotency_key":null'
             f',"task":{_text(candidate.task)},"lane":"{candidate.lane}","tenant":null,"correlation_id":null'
             f',"lock_owner":null,"attempt":{candidate.attempt},"fence":{candidate.fence}'
-            f"{_edge(candidate.status, after, Reason.RECOVERED)}{_failure(outcome)}"
+            f"{_edge(candidate.status, after, reason)}{_failure(outcome)}"
             f',"dependency_name":null,"cache_keys":[],"duration":null'
             f',"lost_worker":{_text(candidate.worker)}}}'
         )
@@ -154,25 +165,31 @@ class Transitions:
             log.info("\n".join(lines), extra=_READY)
 
 
-def _end(job: Job, outcome: Outcome) -> str:
+def _end(job: Job, outcome: Outcome, reply: bytes) -> str:
     """The rest of the line of an outcome that is not the usual one."""
     started = job.started
     before = Status.CLAIMED if started is None else Status.PROCESSING
-    after, failure = Status.QUEUED, _NO_FAILURE
+    after, failure, reason = Status.QUEUED, _NO_FAILURE, str(outcome.reason)
     match outcome:
         case Success():
-            after = Status.SUCCEEDED
+            before, after = Status.PROCESSING, Status.SUCCEEDED
+        case Retry() if job.claim.bury:  # nobody could look
+            after = Status.RETRY_SCHEDULED
         case Retry():
             after, failure = Status.RETRY_SCHEDULED, _failure(outcome)
         case Fail():
             after, failure = Status.FAILED_TERMINAL, _failure(outcome)
+            if is_put_off(outcome, reply):
+                after, reason = Status.RETRY_SCHEDULED, str(Reason.BURIAL)
+            elif job.claim.bury:
+                reason = job.claim.cause.partition(" ")[0]
         case Release():
             pass
     dependency = "null" if job.dependency is None else _text(job.dependency)
     keys = inert_json(orjson.dumps(sorted(job.stale)).decode()) if job.stale else "[]"
     duration = "null" if started is None else f"{job.ended - started:.6f}"
     return (
-        f"{_edge(before, after, outcome.reason)}{failure}"
+        f"{_edge(before, after, reason)}{failure}"
         f',"dependency_name":{dependency},"cache_keys":{keys},"duration":{duration}}}'
     )
 

@@ -23,25 +23,24 @@ LOOK_SECONDS = 60.0
 #: ms until the next look when Postgres could not be asked.
 WAIT_MS = 30_000
 
-_NOTHING = Fail(ErrorClass.UNKNOWN, "-", "", Reason.BURIED)
 
-
-async def look(effecting: Effecting, claim: Claim, tasks: Container[str]) -> tuple[Outcome, set[str] | None]:
+async def look(
+    effecting: Effecting, claim: Claim, envelope: Envelope | None, tasks: Container[str]
+) -> tuple[Outcome, set[str] | None]:
     """What becomes of the job, and the cached values that its effect has made stale.
 
-    From now on no older claim of it can commit: a handler that was frozen finds out.
+    From now on no older claim of it can commit: a handler that was frozen finds out. `envelope` None: it
+    cannot be read.
     """
-    try:
-        envelope = Envelope.decode(claim.envelope)
-    except ValueError:
-        return _NOTHING, None  # nobody could have run it
+    if envelope is None:
+        return _nothing(claim), None  # nobody could have run it
     if envelope.key is not None and envelope.task not in tasks:
         return _wait(claim, "this worker does not know its task"), None
     try:
         key = envelope.key or claim.job_id
         subject = effecting.subject(envelope.task, key, claim.job_id, envelope.args)
     except InvalidArgument:
-        return _NOTHING, None
+        return _nothing(claim), None
     try:
         with anyio.fail_after(LOOK_SECONDS):
             async with effecting.connections.connection(claim.lane) as connection:
@@ -53,8 +52,14 @@ async def look(effecting: Effecting, claim: Claim, tasks: Container[str]) -> tup
             raise
         return _wait(claim, str(error) or type(error).__name__), None
     if found is None or found.fingerprint != codec.fingerprint(envelope.args):
-        return _NOTHING, None  # none, or one that the key had with other arguments
+        return _nothing(claim), None  # none, or one that the key had with other arguments
     return Success(found.result or b"", Reason.EFFECT_COMMITTED), set(found.cache_keys)
+
+
+def _nothing(claim: Claim) -> Fail:
+    """It had no effect, and ends by what was to end it, which Redis remembers as well."""
+    _, error_class, code = claim.cause.split(" ")
+    return Fail(ErrorClass(error_class), code, "", Reason.BURIED)
 
 
 def _wait(claim: Claim, why: str) -> Retry:

@@ -86,8 +86,8 @@ class Keeper:
         self.promoted = 0
         #: What operators have set of the tasks' retries.
         self.retries = RetryOverrides()
-        #: Told of each job that was taken back from a dead worker, and what becomes of it.
-        self.on_recovered: Callable[[Candidate, Retry | Fail], None] | None = None
+        #: Told of each job that was taken back from a dead worker, what becomes of it, and the reply.
+        self.on_recovered: Callable[[Candidate, Retry | Fail, bytes], None] | None = None
 
     @property
     def link(self) -> Link:
@@ -278,10 +278,10 @@ class Keeper:
             rows=rows,
         )
         for (candidate, fate), reply in zip(found, await self._caller.run(call), strict=True):
-            if reply == b"OK":
+            if reply.startswith(b"OK"):
                 self.recovered += 1
                 if self.on_recovered is not None:
-                    self.on_recovered(candidate, fate)
+                    self.on_recovered(candidate, fate, reply)
                 log.warning(
                     "job %s of task %s: its worker %s is gone; recovered from %s (strike %d)",
                     candidate.job_id,

@@ -24,6 +24,7 @@ from streamworker.telemetry import transitions
 from streamworker.worker import stall
 from streamworker.worker.children import Children
 from streamworker.worker.crons import Crons
+from streamworker.worker.ends import Ends
 from streamworker.worker.heartbeat import Heartbeat
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.pump import Pump
@@ -123,6 +124,8 @@ class Parts:
             lines = transitions.Transitions(worker.id)
             self.pump.tellers.append(lines)
             self.keeper.on_recovered = lines.recovered
+        else:
+            self.pump.tellers.append(Ends())
 
     def _ended(self, running: Running) -> None:
         running.ended = time.monotonic()

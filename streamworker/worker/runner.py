@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from streamworker.app import App
-from streamworker.core import durations
 from streamworker.core.job import Envelope
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.overrides import RetryOverrides
@@ -26,7 +25,7 @@ from streamworker.flow.locks import LockTold
 from streamworker.flow.renewals import Renewals
 from streamworker.store import traces
 from streamworker.task import Task
-from streamworker.worker import raising
+from streamworker.worker import ends, raising
 from streamworker.worker.burial import look
 from streamworker.worker.children import Died, Unloadable
 from streamworker.worker.fitness import Fitness
@@ -105,6 +104,9 @@ class Runner:
         """Begin one claim. False: it ended at once, without taking a slot."""
         claim = running.claim
         if claim.bury:
+            with suppress(ValueError):
+                running.envelope = Envelope.decode(claim.envelope)
+                running.task_name = running.envelope.task
             running.occupies = True
             running.handler = self._create(self._bury(running))
             return True
@@ -185,7 +187,9 @@ class Runner:
         try:
             if running.stopping is not None:
                 raise asyncio.CancelledError
-            outcome, running.stale = await look(self.handlers.effecting, running.claim, self._app.tasks)
+            outcome, running.stale = await look(
+                self.handlers.effecting, running.claim, running.envelope, self._app.tasks
+            )
         except BaseException:
             outcome = Release(Reason.SHUTDOWN)  # as it was: somebody else looks
             if running.stopping is None:
@@ -245,8 +249,8 @@ class Runner:
         if running.outcome is None:
             running.outcome = outcome
             self._ended(running)
-            if not self._quiet and not isinstance(outcome, Success):
-                report(running)
+            if not self._quiet and isinstance(outcome, Retry) and not running.claim.bury:
+                ends.retried(running, outcome)
 
     def sweep(self, held: list[Running], now: float, mark: Callable[[Running], None]) -> None:
         """All time limits and start marks of all jobs, a few times a second."""
@@ -277,27 +281,3 @@ class Runner:
     def close(self) -> None:
         """Let go of the threads and locks of handlers."""
         self.handlers.close()
-
-
-def report(running: Running) -> None:
-    """One log line for what went wrong; never an exception, never the payload."""
-    outcome = running.outcome
-    if isinstance(outcome, Retry):
-        log.info(
-            "job %s of task %s: attempt %d failed (%s, %s), next in %s",
-            running.claim.job_id,
-            running.task_name,
-            running.claim.attempt,
-            outcome.error_class,
-            outcome.code,
-            durations.format_ms(outcome.delay_ms),
-        )
-    elif isinstance(outcome, Fail):
-        log.warning(
-            "job %s of task %s: failed at attempt %d (%s, %s)",
-            running.claim.job_id,
-            running.task_name,
-            running.claim.attempt,
-            outcome.error_class,
-            outcome.code,
-        )

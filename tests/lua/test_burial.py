@@ -38,7 +38,7 @@ def third_death(shard: Shard) -> None:
     shard.pass_hold()
     shard.elapse(LEASE + 1)
     (found,) = shard.found_dead(kind="q")
-    assert shard.recovery(found, DEAD) == "OK"
+    assert shard.recovery(found, DEAD).startswith("OK")
 
 
 def cancelled_while_it_waits(shard: Shard) -> None:
@@ -99,6 +99,7 @@ def test_a_job_with_effects_is_looked_at_before_it_ends(
     before = shard.record("j")
     claim = claim_for_burial(shard)
     held = shard.record("j")
+    assert claim.cause.partition(" ")[2] == ends_as
     assert shard.settle(claim, NOTHING, ago=None) == "OK"
 
     assert (held.attempt, held.starts) == (before.attempt, before.starts), "a look is charged to nobody"
@@ -182,7 +183,7 @@ def test_what_is_no_answer_hands_it_back_as_it_was(shard: Shard, outcome: Outcom
     with_effects(shard)
     own_failure(shard)
 
-    assert shard.settle(claim_for_burial(shard), outcome, ago=None) == "OK"
+    assert shard.settle(claim_for_burial(shard), outcome, ago=None).startswith("OK")
 
     shard.check("j", status="queued", place="r", attempt=1, starts=1)
     assert claim_for_burial(shard).job_id == "j"
@@ -196,7 +197,7 @@ def test_a_worker_that_dies_while_it_looks_adds_no_strike(shard: Shard) -> None:
     shard.elapse(LEASE + 1)
 
     (found,) = shard.found_dead(kind="r")
-    assert shard.recovery(found, DEAD) == "OK"
+    assert shard.recovery(found, DEAD) == "OK burial", "it has not failed yet"
 
     shard.check("j", status="queued", place="r", strikes=0)
     assert claim_for_burial(shard).job_id == "j"
@@ -333,3 +334,29 @@ def test_a_replayed_job_runs(shard: Shard) -> None:
     assert shard.replay(shard.letter("j")) == ["OK"]
 
     assert not shard.claim_one().bury
+
+
+def test_a_failure_that_is_put_off_is_no_failure_yet(shard: Shard) -> None:
+    claim = shard.take("i")
+    assert shard.settle(claim, FATAL) == "OK"
+    with_effects(shard)
+
+    claim = shard.take("j")
+
+    assert shard.settle(claim, FATAL) == "OK burial"
+    assert shard.settle(claim, FATAL) == "ALREADY retry", "as does a settle that is sent twice"
+
+
+@pytest.mark.parametrize("found", [COMMITTED, NOTHING])
+def test_a_look_is_no_start_of_a_handler(shard: Shard, found: Outcome) -> None:
+    with_effects(shard)
+    claim = shard.take("j")
+    began = shard.now
+    shard.elapse(500)
+    shard.settle(claim, FATAL, ago=500)
+    shard.elapse(2_000)
+
+    assert shard.settle(claim_for_burial(shard), found, ago=None) == "OK"
+
+    assert shard.record("j").started_at == began
+    assert shard.record("j").finished_at == shard.now

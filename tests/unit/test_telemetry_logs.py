@@ -184,8 +184,8 @@ def test_dropped_cache_keys_are_told(page: Page, told: Transitions) -> None:
 def test_a_recovery_is_told_as_a_move(page: Page, told: Transitions) -> None:
     candidate = Candidate("j1", 77, 5, 3, Status.PROCESSING, 1, 1, 0, "normal", "pack", "w0")
 
-    told.recovered(candidate, RETRY)
-    told.recovered(candidate, FAIL)
+    told.recovered(candidate, RETRY, b"OK")
+    told.recovered(candidate, FAIL, b"OK")
 
     lines = page.lines()
     assert all(line.keys() >= FIELDS for line in lines)
