@@ -61,6 +61,7 @@ local function replay(letter, id, epoch, task)
   if holder then return 'KEY_TAKEN ' .. holder end
   rec.attempt, rec.starts, rec.strikes, rec.epoch = 0, 0, 0, rec.epoch + 1
   transition(rec, 'queued', 'replayed')
+  tell('p', dead.env)                    -- for a mirror: an operator may have edited it
   for _, field in ipairs({ 'cx', 'dl', 'sd', 'ec', 're', 'fi', 'sa', 'ut', 'dq', 'pl' }) do
     if (rec[field] or '') ~= '' then put(rec, field, '') end
   end

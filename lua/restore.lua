@@ -27,7 +27,7 @@ local ROW = '^(%l[%l_]+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%d+) (%S+) (
 local taken = {}
 
 local function revive(id, head, more)
-  local status, attempt, starts, strikes, version, epoch, la, ta, at, due = match(head, ROW)
+  local status, attempt, starts, strikes, version, epoch, la, ta, at, due, class, code = match(head, ROW)
   if not status then error('restore row cannot be read: ' .. head) end
   local rec = { id = id, status = status, attempt = attempt + 0, starts = starts + 0, strikes = strikes + 0,
     version = version + 0, epoch = epoch + 0, fence = '0', lease = '0', en = '-', la = la, ta = ta, at = at,
@@ -35,7 +35,7 @@ local function revive(id, head, more)
   read_lines(rec, more)
   records[id] = rec
   if rec.hg then put(rec, 'hg', '') end  -- what it held, no gate knows any more
-  return rec, tonumber(due)
+  return rec, tonumber(due), class, code
 end
 
 local function rival(rec)                -- who has its key by now, or nil
@@ -53,7 +53,7 @@ local function rival(rec)                -- who has its key by now, or nil
 end
 
 local function bring_back(id, head, env, more)
-  local rec, due = revive(id, head, more)
+  local rec, due, class, code = revive(id, head, more)
   local held = HELD[rec.status]
   local holder = rival(rec)
   if holder then
@@ -66,6 +66,7 @@ local function bring_back(id, head, env, more)
     taken[rec.ky] = id
     rec.key_open = format('%s %s open', id, rec.kf or '-')
   end
+  if code ~= '-' then put(rec, 'ec', class .. ' ' .. code) end
   if held then rec.attempt = math.max(0, rec.attempt - 1) end  -- whether it ran is not known: uncharged
   local waits = due and due > now
   move(rec, held and 'queued' or rec.status, 'restored', waits and format(' due=%d', due) or '')

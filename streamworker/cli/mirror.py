@@ -181,6 +181,11 @@ def verify(
     )
     if found.without_payload:
         say(f"{found.without_payload} open jobs are older than the mirror: Postgres could not restore them")
+    if found.letters_without_payload:
+        say(
+            f"{found.letters_without_payload} dead letters are older than the mirror: Postgres could not "
+            "restore their arguments"
+        )
     if found.unseen:
         say(f"{found.unseen} jobs ended, or were lost, while the mirror was not on: nobody knows their end")
     return 0 if found.good else 1

@@ -1,4 +1,4 @@
-"""Takes in the jobs that were open before the mirror was on: their envelopes are in Redis, not in the log.
+"""Takes in the jobs that were open or dead before the mirror was on: their envelopes are not in the log.
 
 And marks those that were open when Postgres last heard of them, and ended while the mirror was off: after a
 loss of Redis they would run again.
@@ -6,16 +6,17 @@ loss of Redis they would run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamworker.core.ids import shard_of
 from streamworker.core.job import Record
-from streamworker.core.states import WAITING
-from streamworker.postgres import copying, rows
+from streamworker.core.states import WAITING, Status
+from streamworker.postgres import copying, letters, rows
 from streamworker.postgres.census import Census
 from streamworker.postgres.connection import concerns_data
-from streamworker.postgres.folding import JobRow
+from streamworker.postgres.folding import JobRow, error_text, text
 from streamworker.store.caller import Caller
 from streamworker.store.events import pairs
 from streamworker.store.keys import Keys
@@ -46,6 +47,16 @@ MARK = f"""
 UPDATE streamworker.jobs SET reason = '{UNSEEN}', updated_at = now()
 WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
 """  # noqa: S608
+#: Seconds that a look for letters without envelopes may keep the log waiting, at each start.
+LOOK_SECONDS = 2.0
+#: The log of before the mirror says that they failed, and not why.
+EXPLAIN = """
+UPDATE streamworker.jobs j SET error = u.error
+FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS u(id, epoch, error)
+WHERE j.id = u.id AND j.epoch = u.epoch AND j.status = 'failed_terminal' AND j.error IS NULL
+"""
+#: Fields of a letter that are lines of a record as it was enqueued.
+KEPT = ("ky", "kf", "kw", "tn", "ms", "ga")
 
 
 class Adopter:
@@ -58,21 +69,49 @@ class Adopter:
         self._census = Census(caller, keys)
 
     async def wanted(self) -> bool:
-        """Whether Postgres has open jobs without their envelopes."""
+        """Whether Postgres has open jobs, or dead letters, without their envelopes."""
         found = await self._connection.fetchval(WANTING, self._keys.namespace, self._keys.shard)
-        return found is not None
+        if found is not None:
+            return True
+        try:  # where very many jobs have failed the log does not wait for this: `mirror verify` tells of them
+            return await letters.hollow(self._connection, self._keys, timeout=LOOK_SECONDS) > 0
+        except TimeoutError:
+            return False
 
-    async def run(self) -> int:
-        """Complete what Postgres has of the open jobs, and return of how many."""
-        adopted = 0
+    async def run(self) -> tuple[int, int]:
+        """Complete what Postgres has of open jobs and of dead letters, and return of how many of each."""
+        adopted, dead = 0, await self._letters()
         async for records in self._census.open():
             ids = [record.job_id for record in records]
-            complete = {row["id"] for row in await self._connection.fetch(COMPLETE, ids)}
+            complete = await self._complete(ids)
             wanting = [await self._row(record) for record in records if record.job_id not in complete]
             found = [row for row in wanting if row.payload is not None]
             if found:
                 adopted += await self._take_in(found)
+        # Once more: a job may have died, or been replayed, while we looked.
+        return adopted, dead + await self._letters()
+
+    async def _letters(self) -> int:
+        adopted, page = 0, list[JobRow]()
+        async for fields in letters.present(self._caller, self._keys):
+            with contextlib.suppress(ValueError):  # somebody else wrote it
+                page.append(letter_row(fields))
+            if len(page) == letters.LOOK:
+                adopted, page = adopted + await self._take_in_letters(page), []
+        return adopted + await self._take_in_letters(page)
+
+    async def _take_in_letters(self, page: Sequence[JobRow]) -> int:
+        complete = await self._complete([row.id for row in page])
+        found = [row for row in page if row.payload and row.id not in complete]
+        if not found:
+            return 0
+        adopted = await self._take_in(found)
+        ids, epochs, errors = zip(*((row.id, row.epoch, row.error) for row in found), strict=True)
+        await self._connection.execute(EXPLAIN, ids, epochs, errors)
         return adopted
+
+    async def _complete(self, ids: Sequence[str]) -> set[str]:
+        return {row["id"] for row in await self._connection.fetch(COMPLETE, ids)}
 
     async def mark_unseen(self) -> int:
         """Mark the open jobs that Redis has no record of, and return how many there are.
@@ -151,3 +190,40 @@ class Adopter:
                 return pairs(found[0][1]).get(b"env")
         data: bytes | None = await self._caller.command("HGET", self._keys.body(record.job_id), "env")
         return data
+
+
+def letter_row(fields: Mapping[bytes, bytes]) -> JobRow:
+    """A job as its dead letter tells of it. Raises ValueError for one that names no job, task or version."""
+    told = {name.decode("utf-8", "replace"): text(value) for name, value in fields.items() if name != b"env"}
+    job_id, task, version = told.get("id", ""), told.get("task"), int(told.get("version") or 0)
+    if not task or version < 1:
+        raise ValueError(f"the letter of {job_id!r} says too little of its job")
+    lines = {name: told.get(name) for name in KEPT} | {"tn": told.get("tenant")}
+    row = JobRow(
+        job_id,
+        shard_of(job_id),
+        task=task,
+        lane=told.get("lane"),
+        tenant=told.get("tenant") or None,
+        status=Status.FAILED_TERMINAL.value,
+        attempt=int(told.get("attempt") or 0),
+        starts=int(told.get("starts") or 0),
+        strikes=int(told.get("strikes") or 0),
+        epoch=int(told.get("epoch") or 0),
+        version=version,
+        worker=told.get("worker") or None,
+        reason=told.get("reason") or "adopted",
+        error_class=told.get("class") or None,
+        error_code=told.get("code") or None,
+        error=error_text(fields.get(b"error")),
+        record="".join(f"\n{name}={value}" for name, value in lines.items() if value) or None,
+        key_id=lines["ky"] or None,
+        fingerprint=lines["kf"] or None,
+        key_window_ms=int(lines["kw"]) if lines["kw"] else None,
+        enqueued_ms=int(told.get("at") or 0) or None,
+        finished_ms=int(told.get("dead_at") or 0),
+        updated_ms=int(told.get("dead_at") or 0),
+    )
+    if payload := fields.get(b"env"):
+        row.carry(payload)
+    return row

@@ -21,7 +21,7 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NUL_ESCAPE = b"\\u0000"
 _BACKSLASH = ord("\\")  # bytes are looked through for a number ten times as fast as for other bytes
 #: To look a member up in its enum takes as long as all else that is done for a field.
-_PROCESSING, _SUCCEEDED = Status.PROCESSING, Status.SUCCEEDED
+_PROCESSING, _SUCCEEDED, _FAILED = Status.PROCESSING, Status.SUCCEEDED, Status.FAILED_TERMINAL
 
 
 #: Scripts whose caller is not who has the job.
@@ -65,8 +65,8 @@ class JobRow:
     started_ms: int | None = None
     finished_ms: int | None = None
     updated_ms: int = 0
-    #: Events were merged into it, so it has another envelope than before.
-    merged: bool = False
+    #: It has another envelope than before: events were merged into it, or it was replayed.
+    recast: bool = False
 
     def apply(self, move: Transition, parts: Mapping[str, bytes]) -> None:
         """One more move, with what came along. An older one than is known only adds facts."""
@@ -79,6 +79,9 @@ class JobRow:
                 return
             if self.epoch > -1:
                 self._forget()
+            if source is _FAILED and "p" in parts:  # replayed, maybe with other arguments
+                self.recast = True
+                self.carry(parts["p"])
         elif version <= self.version:
             return
         self.status, self.reason, self.updated_ms = status, reason, at_ms
@@ -103,7 +106,7 @@ class JobRow:
         if "lane" in facts:
             self.lane = facts["lane"]
         if "events" in facts and "p" in parts:
-            self.merged = True
+            self.recast = True
             self.carry(parts["p"])
         if "code" in facts:
             self.error_class, self.error_code = facts.get("class"), facts["code"]

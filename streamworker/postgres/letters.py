@@ -1,7 +1,7 @@
 """Dead letters that Postgres knows, and back into a Redis that lost them (D19).
 
 A letter of which nobody has decided: its job failed for good, was not replayed since, and no operator
-discarded it. A letter that an operator edited comes back as the job was enqueued.
+discarded it. A letter that an operator edited and did not replay comes back as the job was enqueued.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncpg
 
 #: Letters and bytes that one call brings back, and letters of one look at the stream.
-CALL_LETTERS, CALL_BYTES, LOOK = 100, 1 << 20, 200
+CALL_LETTERS, CALL_BYTES, LOOK = 100, 1 << 20, 50
 #: How old a letter may be: as long as they are kept by default.
 OLDEST = datetime.timedelta(days=30)
 
@@ -39,12 +39,43 @@ WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status = 'failed_termi
     WHERE a.subject = j.id::text AND a.action = 'discarded' AND a.detail = 'epoch ' || j.epoch)
 ORDER BY id LIMIT $6
 """
+#: Letters that could only come back without what they were called with.
+HOLLOW = """
+SELECT count(*) FROM streamworker.jobs j
+WHERE namespace = $1 AND shard = $2 AND status = 'failed_terminal' AND payload IS NULL
+  AND error_code <> ALL($3::text[]) AND error_code <> 'bad_record' AND finished_at > now() - $4::interval
+  AND NOT EXISTS (
+    SELECT FROM streamworker.operator_actions a
+    WHERE a.subject = j.id::text AND a.action = 'discarded' AND a.detail = 'epoch ' || j.epoch)
+"""
 _NO_JOB = "00000000-0000-0000-0000-000000000000"
 #: Columns that a letter has under the same name.
 _PLAIN = (
     *("id", "task", "lane", "tenant", "class", "code", "reason", "error", "attempt", "starts", "strikes"),
     *("epoch", "version", "at", "dead_at", "worker", "ky", "kf", "kw"),
 )
+
+
+async def hollow(connection: asyncpg.Connection, keys: Keys, *, timeout: float | None = None) -> int:
+    """How many undecided letters Postgres has without their envelopes: from before the mirror was on.
+
+    Raises TimeoutError after `timeout` seconds, by default those of any statement.
+    """
+    arguments = keys.namespace, keys.shard, list(QUIET_CODES), OLDEST
+    many = await connection.fetchval(HOLLOW, *arguments, timeout=timeout)
+    return int(many)
+
+
+async def present(caller: Caller, keys: Keys) -> AsyncIterator[dict[bytes, bytes]]:
+    """The letters of the stream, as Redis has them."""
+    start = "-"
+    while True:
+        page = await caller.command("XRANGE", keys.dlq, start, "+", "COUNT", LOOK)
+        for _, flat in page:
+            yield pairs(flat)
+        if len(page) < LOOK:
+            return
+        start = f"({page[-1][0].decode()}"
 
 
 class Letters:
@@ -57,7 +88,8 @@ class Letters:
 
     async def restore(self, *, actor: str, dry_run: bool) -> int:
         """Bring back those that the stream has not, and return how many. Safe to be called twice."""
-        there = {job_id async for job_id in self._present()}
+        found = present(self._caller, self._keys)
+        there = {fields.get(b"id", b"").decode("utf-8", "replace") async for fields in found}
         restored = 0
         async for rows in self._undecided():
             lost = [row for row in rows if row["id"] not in there]
@@ -70,16 +102,6 @@ class Letters:
                 )
                 restored += (await self._caller.run(call)).count(b"OK")
         return restored
-
-    async def _present(self) -> AsyncIterator[str]:
-        start = "-"
-        while True:
-            page = await self._caller.command("XRANGE", self._keys.dlq, start, "+", "COUNT", LOOK)
-            for _, flat in page:
-                yield pairs(flat).get(b"id", b"").decode("utf-8", "replace")
-            if len(page) < LOOK:
-                return
-            start = f"({page[-1][0].decode()}"
 
     async def _undecided(self) -> AsyncIterator[Sequence[Any]]:
         after = _NO_JOB

@@ -175,14 +175,17 @@ class Mirror:
                     batch = await pipe.gather(wait=False)
 
     async def _adopt(self, connection: asyncpg.Connection, pipe: Pipe) -> None:
-        """Complete what Postgres has of the jobs that were open before the mirror was on."""
+        """Complete what Postgres has of the jobs that were open, or dead, before the mirror was on."""
         adopter = Adopter(connection, self._caller, self._keys)
         was_on = pipe.offset.on and pipe.offset.commits
         if was_on and not await adopter.wanted():
             return
         await pipe.drain(await self._log.last_id())
-        if adopted := await adopter.run():
+        adopted, dead = await adopter.run()
+        if adopted:
             log.info("mirror %s: took in %d jobs that are older than it", self._name, adopted)
+        if dead:
+            log.info("mirror %s: took in %d dead letters that are older than it", self._name, dead)
         if not was_on and (unseen := await adopter.mark_unseen()):
             log.warning(
                 "mirror %s: %d jobs that Postgres has as open are not in Redis any more; they ended or were "

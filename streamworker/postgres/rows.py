@@ -131,7 +131,7 @@ UPDATE streamworker.jobs j SET {_assignments(_UPDATED[1:])}
 FROM {_from_arrays(_UPDATED, 2)}
 WHERE j.id = u.id AND j.namespace = $1 AND (u.epoch, u.version) > (j.epoch, j.version)
 """  # noqa: S608
-#: The envelope of what was merged; before its version moves on.
+#: The envelope of what was merged or replayed; before its version moves on.
 _CARRIED = (_ID, *(each for each in _FIXED if each.name in ("epoch", "version")),
             Column("payload", "bytea"), Column("payload_json", "json"))  # fmt: skip
 CARRY_JOBS = f"""

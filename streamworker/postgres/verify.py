@@ -15,6 +15,7 @@ from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
 from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.census import PAGE, Census
+from streamworker.postgres.letters import hollow
 from streamworker.postgres.log import Lag, Log
 from streamworker.postgres.reconcile import OPEN_JOBS
 from streamworker.store.caller import Caller
@@ -66,6 +67,8 @@ class Verified:
     refused: int = 0
     #: Open jobs that could not be restored, from before the mirror was on.
     without_payload: int = 0
+    #: Dead letters that would come back without what they were called with.
+    letters_without_payload: int = 0
     #: Jobs that ended, or were lost, while the mirror was not on: nobody knows their end, and they stay so.
     unseen: int = 0
 
@@ -84,6 +87,7 @@ class Verified:
             "conflicts": self.conflicts,
             "refused": self.refused,
             "without_payload": self.without_payload,
+            "letters_without_payload": self.letters_without_payload,
             "unseen": self.unseen,
         }
 
@@ -116,6 +120,7 @@ class Verifier:
         row = await self._connection.fetchrow(ASIDE, self._keys.namespace, self._keys.shard)
         assert row is not None
         found.conflicts, found.refused, found.without_payload, found.unseen = row
+        found.letters_without_payload = await hollow(self._connection, self._keys)
         return found
 
     async def _all(self) -> AsyncIterator[list[str]]:

@@ -225,8 +225,8 @@ class Writer:
             rest = rows.job_rows(offset.namespace, [row for row in arrived if row.id not in made])
             known = [made[row.id] for row in arrived if row.id in made]
             await copying.copy(link, "jobs", rows.JOB_COLUMNS, [*known, *rest])
-        if merged := [row for row in jobs if row.merged and row.id in there]:
-            await link.execute(rows.CARRY_JOBS, offset.namespace, *rows.carried_arrays(merged))
+        if recast := [row for row in jobs if row.recast and row.id in there]:
+            await link.execute(rows.CARRY_JOBS, offset.namespace, *rows.carried_arrays(recast))
         if moved := [row for row in jobs if row.id in there]:
             await link.execute(rows.UPDATE_JOBS, offset.namespace, *rows.updated_arrays(moved))
         if filled := [row for row in moved if row.task is not None]:

@@ -56,7 +56,13 @@ MUTATIONS = [
              test_purge.test_a_job_that_lives_anew_is_not_meant),
     Mutation(PURGE, "    and string.find(places, sub(rec.en, 1, 1), 1, true)\n", "",
              of(test_purge.test_only_jobs_in_the_places_that_are_meant, "b", {"backlog": "asked"})),
-    # --- what went back (D19)
+    # --- what was lost, and what went back (D19)
+    Mutation(RESTORE, "  if code ~= '-' then put(rec, 'ec', class .. ' ' .. code) end\n  if held then",
+             "  if held then",
+             of(test_restore.test_a_retry_keeps_its_error_code, "transient timeout", "transient timeout")),
+    Mutation(RESTORE, "  if code ~= '-' then put(rec, 'ec', class .. ' ' .. code) end\n  if held then",
+             "  put(rec, 'ec', class .. ' ' .. code)\n  if held then",
+             of(test_restore.test_a_retry_keeps_its_error_code, "- -", None)),
     Mutation(RESTORE, "epoch < rec.epoch or epoch", "epoch",
              test_restore.test_a_job_that_is_there_is_left_as_it_is),
     Mutation(RESTORE, "version < rec.version or ", "",

@@ -86,6 +86,16 @@ def test_a_dead_letters_error_text_is_told(shard: Shard) -> None:
     assert parts(shard)[-1] == {1: {"x": b"Bad: x"}}
 
 
+def test_a_replay_tells_what_it_runs_with(shard: Shard) -> None:
+    shard.settle(shard.take("j"), FATAL)
+    shard.settle(shard.take("other"), FATAL)
+    switch_on(shard)
+
+    assert shard.replay(shard.letter("j"), shard.letter("other")) == ["OK", "OK"]
+
+    assert parts(shard)[-1] == {1: {"p": b"env of j"}, 2: {"p": b"env of other"}}
+
+
 def test_the_bytes_of_the_log_are_counted_and_taken_off_as_it_is_mirrored(shard: Shard) -> None:
     switch_on(shard)
     shard.watchful = False

@@ -12,9 +12,11 @@ from tests.lua.driver import RETENTION, START, Shard, job, plan_of
 MORE = "\nky=add::k\nkf=f\nkw=60000\ntn=acme"
 
 
-def head_of(status: str, *, attempt: int = 1, starts: int = 2, strikes: int = 0, due: str = "-") -> str:
+def head_of(
+    status: str, *, attempt: int = 1, starts: int = 2, strikes: int = 0, due: str = "-", error: str = "- -"
+) -> str:
     """The row's head of a job of version 5 in its first epoch but one."""
-    return f"{status} {attempt} {starts} {strikes} 5 1 normal add {START - 1000} {due} - -"
+    return f"{status} {attempt} {starts} {strikes} 5 1 normal add {START - 1000} {due} {error}"
 
 
 def restore(shard: Shard, job_id: str, head: str, more: str = "") -> str:
@@ -55,6 +57,16 @@ def test_a_retry_keeps_its_due_time(shard: Shard) -> None:
     shard.elapse(500)
     assert shard.promote()[0] == 1
     assert shard.claim_one().job_id == "j"
+
+
+@pytest.mark.parametrize(("said", "error"), [("transient timeout", "transient timeout"), ("- -", None)])
+def test_a_retry_keeps_its_error_code(shard: Shard, said: str, error: str | None) -> None:
+    restore(shard, "j", head_of("retry_scheduled", due=str(shard.now + 500), error=said))
+
+    shard.check("j", status="retry_scheduled", error=error)
+    shard.elapse(500)
+    shard.promote()
+    assert shard.settle(shard.claim_one(), Success()) == "OK"
 
 
 def test_a_job_with_strikes_comes_back_into_quarantine(shard: Shard) -> None:
