@@ -126,6 +126,7 @@ class App:
         self.pressure: Mapping[str, Pressure] = {}
         self.lifespan: Lifespan = lifespan or _no_lifespan
         self._source = QueueSource(self.settings)
+        self._promised: Callable[[str], None] = lambda job_id: None
         self._cache = cache
         if cache is not None:
             cache.attach(self.settings)
@@ -176,13 +177,15 @@ class App:
         return self._source.get()
 
     @contextmanager
-    def connected_by(self, source: QueueSource) -> Iterator[None]:
-        """For tests: within, what the app enqueues and looks up goes through this source."""
-        usual, self._source = self._source, source
+    def connected_by(self, source: QueueSource, promised: Callable[[str], None]) -> Iterator[None]:
+        """For tests: the app has this source, with its settings. `promised` hears of jobs left to a relay."""
+        usual = self.settings, self._source, self._promised, self._cache
+        cache = self.cache.elsewhere(source.settings, source.opens)
+        self.settings, self._source, self._promised, self._cache = source.settings, source, promised, cache
         try:
             yield
         finally:
-            self._source = usual
+            self.settings, self._source, self._promised, self._cache = usual
 
     # The async overload comes first: a coroutine function is a plain callable as well.
     @overload
@@ -282,6 +285,11 @@ class App:
     def handle(self, job_id: str) -> Job[Any]:
         """A handle on a job that is there, or will be. Raises InvalidArgument for what is no job id."""
         return Job(check_job_id(job_id), Disposition.ACCEPTED, self._source)
+
+    def promise(self, job_id: str) -> Job[Any]:
+        """A handle on a job that a relay enqueues, once the request for it is committed."""
+        self._promised(job_id)
+        return self.handle(job_id)
 
     async def feel(self) -> None:
         """Hear of the pressure in the lanes, once a second at most, if a rule asks for it."""

@@ -36,7 +36,7 @@ class Submitter(Protocol):
     pressure: Mapping[str, Pressure]
     settings: Settings
 
-    def handle(self, job_id: str) -> Job[Any]: ...
+    def promise(self, job_id: str) -> Job[Any]: ...
 
     async def feel(self) -> None: ...
 
@@ -58,7 +58,7 @@ class Call(Generic[R]):
 
     def handle(self) -> Job[R]:
         """A handle on the job, which somebody else sees to."""
-        return self.app.handle(self.job.job_id)
+        return self.app.promise(self.job.job_id)
 
 
 class Task(Generic[P, R]):

@@ -73,6 +73,11 @@ class Effecting:
             self._connections = Connections(self.settings.postgres_dsn, self._lanes, self._size)
         return self._connections
 
+    @property
+    def in_use(self) -> bool:
+        """Whether any attempt has begun an effect since the start, or was looked for one."""
+        return self._connections is not None
+
     def subject(self, task: str, key: str, job_id: str, args: Mapping[str, Any]) -> Subject:
         """Whose effect it is: the same for all attempts, and for all jobs of one key."""
         gates = self._gates_of(task) if key != job_id else None

@@ -32,6 +32,7 @@ from streamworker.flow.locks import key_of, runs_here
 from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
+from streamworker.store.connection import Link, Opens
 from streamworker.store.handshake import check_url
 from streamworker.store.keys import Keys
 
@@ -96,6 +97,7 @@ class Cache:
         #: Where plain functions, which run in threads, have their values looked up.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._url = url
+        self._opens: Opens = Link
         self._keys: Keys | None = None
         self._homes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Home] = weakref.WeakKeyDictionary()
 
@@ -103,6 +105,13 @@ class Cache:
         """Whose cache it is. One that nobody attached keeps nothing, as in a test of a handler."""
         self._url = self._url or settings.redis_url
         self._keys = Keys(settings.namespace)
+
+    def elsewhere(self, settings: Settings, opens: Opens) -> Cache:
+        """One with the same times that keeps its values with these settings: a test has its own."""
+        other = Cache(ttl=self.ttl, patience=self.patience)
+        other._opens = opens
+        other.attach(settings)
+        return other
 
     async def get(
         self, key: str, load: Load, *, ttl: Duration | None = None, version: int = 0, fresh: bool = False
@@ -320,7 +329,11 @@ class Cache:
         if home is None:
             self._abandon_closed()
             caller = Caller(
-                self._url, self._keys.tag, patience=self.patience, timeout=max(1.0, self.patience)
+                self._url,
+                self._keys.tag,
+                patience=self.patience,
+                timeout=max(1.0, self.patience),
+                opens=self._opens,
             )
             home = self._homes[loop] = _Home(caller)
         return home

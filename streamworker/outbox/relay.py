@@ -190,6 +190,19 @@ class Relay:
             async with asyncio.timeout(seconds):
                 await (self._woken if self._listen else self._stopping).wait()
 
+    async def all(self, connection: asyncpg.Connection) -> int:
+        """Rounds until nobody is left who could be told; returns how many are over. Raises what may pass."""
+        await self._queue.caller.command("PING")  # a round gives up at the first connection that fails
+        total = 0
+        while (told := await self.round(connection)) or self._again:
+            total += told
+        return total
+
+    async def close(self) -> None:
+        """Let go of Redis, without `run`."""
+        with contextlib.suppress(StreamworkerError):
+            await self._queue.close()
+
     # --- a round
 
     async def round(self, connection: asyncpg.Connection) -> int:
@@ -369,12 +382,7 @@ async def relay_all(settings: Settings, dsn: str, name: str) -> int:
     relay = Relay(settings, dsn, name)
     connection = await connect(dsn)
     try:
-        await relay._queue.caller.command("PING")  # a round gives up at the first connection that fails
-        total = 0
-        while (told := await relay.round(connection)) or relay._again:
-            total += told
-        return total
+        return await relay.all(connection)
     finally:
         await connection.close()
-        with contextlib.suppress(StreamworkerError):
-            await relay._queue.close()
+        await relay.close()

@@ -189,7 +189,7 @@ class QueueSource:
 
     def __init__(self, settings: Settings, *, opens: Opens = Link) -> None:
         self.settings = settings
-        self._opens = opens
+        self.opens = opens
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[int, Queue]] = (
             weakref.WeakKeyDictionary()
         )
@@ -200,9 +200,12 @@ class QueueSource:
         known = self._queues.get(loop)
         if known is None or known[0] != os.getpid():
             self._abandon_closed()
-            known = (os.getpid(), Queue(self.settings, opens=self._opens))
+            known = (os.getpid(), self._make())
             self._queues[loop] = known
         return known[1]
+
+    def _make(self) -> Queue:
+        return Queue(self.settings, opens=self.opens)
 
     def _abandon_closed(self) -> None:
         """An `asyncio.run` for each call would leave a connection behind each time."""

@@ -5,6 +5,7 @@
 
 from streamworker.testing.clock import HandClock
 from streamworker.testing.harness import Harness, harness
+from streamworker.testing.records import migrate
 from streamworker.testing.seen import SeenJob, SeenRetry
 
-__all__ = ["HandClock", "Harness", "SeenJob", "SeenRetry", "harness"]
+__all__ = ["HandClock", "Harness", "SeenJob", "SeenRetry", "harness", "migrate"]

@@ -16,12 +16,13 @@ from streamworker.core.durations import Duration, parse
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.states import TERMINAL, Status
 from streamworker.store.keys import Keys
-from streamworker.store.queue import QueueSource
 from streamworker.task import Task
 from streamworker.testing.clock import HandClock
 from streamworker.testing.links import RealServer, Server, Shard
 from streamworker.testing.memory import MemoryServer
+from streamworker.testing.records import Records
 from streamworker.testing.seen import SeenJob, Witness
+from streamworker.testing.source import Drains, HandSource
 from streamworker.testing.worker import HandWorker
 
 #: Jobs that run at once.
@@ -35,47 +36,55 @@ async def harness(
     app: App,
     *,
     redis_url: str | None = None,
+    postgres_dsn: str | None = None,
     concurrency: int = CONCURRENCY,
     start: datetime | None = None,
 ) -> AsyncIterator[Harness]:
     """The app with a server of its own: what is enqueued runs when the test says so.
 
-    In memory, or on the real server at `redis_url`, there in a namespace that nobody else has and that is
-    removed at the end. The clock begins at `start`, else now, and stands still until it is moved. The app's
-    lifespan is entered, and its producers, `async with app:` included, use this server until the end.
+    In memory, or on the real server at `redis_url`; in a namespace that nobody else has and that is removed
+    at the end, from the Postgres at `postgres_dsn`, else the app's, as well. Postgres is asked only if the
+    test has effects or calls of `enqueue_in`. The clock begins at `start`, else now, and stands still until
+    it is moved. The app's lifespan is entered, and its producers, `async with app:` included, use this server
+    until the end.
 
     Raises ConfigurationError when fakeredis is missing; ConnectionLost or ServerUnsuitable for a real one.
     """
     clock = HandClock(start or datetime.now(UTC))
-    namespace = app.settings.namespace
-    server: Server
-    if redis_url is None:
-        server = MemoryServer(clock)
-    else:
-        server = RealServer(redis_url, clock)
-        namespace = f"{namespace[:30]}-test-{secrets.token_hex(4)}"
-    settings = replace(app.settings, namespace=namespace, redis_url=server.url)
-    source = QueueSource(settings, opens=server.opens)
+    namespace = f"{app.settings.namespace[:30]}-test-{secrets.token_hex(4)}"
+    server: Server = MemoryServer(clock) if redis_url is None else RealServer(redis_url, clock)
+    settings = replace(
+        app.settings,
+        namespace=namespace,
+        redis_url=server.url,
+        postgres_dsn=postgres_dsn or app.settings.postgres_dsn,
+    )
+    drains, records = Drains(), Records(settings, server.opens)
+    source = HandSource(settings, drains, opens=server.opens)
     keys = Keys(namespace)
     shard = Shard(server, keys.tag, clock)
     witness = Witness(shard, keys)
     clock.on_move = shard.age
     try:
-        with app.connected_by(source):
+        with app.connected_by(source, records.promise):
             async with app.lifespan(app) as state:
                 worker = HandWorker(
                     app,
                     shard,
                     keys,
                     witness,
+                    drains,
+                    records,
                     concurrency=concurrency,
                     lease_ms=settings.lease_ms,
                     state=state,
                 )
                 try:
-                    yield Harness(app, worker, witness, clock, state)
+                    yield Harness(app, worker, witness, records, clock, state)
                 finally:
                     await worker.end()
+                    await records.remove(effects=worker.has_effects)
+                    await app.cache.close()
     finally:
         await source.close()
         with suppress(StreamworkerError):  # a server that went away has failed the test already
@@ -91,22 +100,32 @@ class Harness:
     with all that the task's jobs came to when there are not so many.
     """
 
-    def __init__(self, app: App, worker: HandWorker, witness: Witness, clock: HandClock, state: Any) -> None:
+    def __init__(
+        self,
+        app: App,
+        worker: HandWorker,
+        witness: Witness,
+        records: Records,
+        clock: HandClock,
+        state: Any,
+    ) -> None:
         self.app = app
         self.clock = clock
         #: What the app's lifespan yielded.
         self.state = state
         self._worker = worker
         self._witness = witness
+        self._records = records
 
     # --- running jobs
 
     async def drain(self, *, until_idle: bool = False, patience: Duration = PATIENCE) -> int:
         """Run every job that is due, and what those enqueue, until nothing more is; the attempts made.
 
-        A retry that is due later waits for the clock. With `until_idle` the clock is moved on from one due
-        time to the next until no job waits for any. Raises AssertionError when handlers have not ended after
-        `patience` of real time.
+        Requests that were committed to the outbox are told to Redis first, as a relay does. A retry that is
+        due later waits for the clock. With `until_idle` the clock is moved on from one due time to the next
+        until no job waits for any. Raises AssertionError when handlers have not ended after `patience` of
+        real time, PostgresUnavailable when there are requests and the outbox cannot be read.
         """
         return await self._worker.drain(until_idle=until_idle, patience=parse(patience, what="patience"))
 
@@ -123,7 +142,7 @@ class Harness:
         for seen in self._witness.jobs():
             if seen.id == job_id:
                 return seen
-        raise AssertionError(f"job {job_id} was not enqueued in this test")
+        raise AssertionError(f"job {job_id} was not enqueued in this test{self._records.note()}")
 
     def enqueued(
         self,
@@ -176,10 +195,13 @@ class Harness:
         return self._expect("dead-lettered", task, args, times, count, code)
 
     def idle(self) -> None:
-        """Every job is over: none waits, none is scheduled."""
+        """Every job is over: none waits, none is scheduled, and none was left in the outbox."""
         left = [job for job in self.jobs() if job.status not in TERMINAL]
-        if left:
-            raise AssertionError(f"{len(left)} jobs are not over:\n{_listed(left)}")
+        count = len(left) + self._records.waiting
+        if count:
+            listed = f":\n{_listed(left)}" if left else ""
+            said = "1 job is" if count == 1 else f"{count} jobs are"
+            raise AssertionError(f"{said} not over{listed}{self._records.note()}")
 
     def _expect(
         self,
@@ -199,7 +221,8 @@ class Harness:
         described = name + (f" with {wanted!r}" if wanted else "") + (f" by {code}" if code else "")
         expected = "at least once" if times is None else "once" if times == 1 else f"{times} times"
         rest = f"the jobs of {name}:\n{_listed(of_task)}" if of_task else f"no job of {name} was enqueued"
-        raise AssertionError(f"{described} was {what} {_times(total)}, expected {expected}; {rest}")
+        note = self._records.note()
+        raise AssertionError(f"{described} was {what} {_times(total)}, expected {expected}; {rest}{note}")
 
     def _name(self, task: Task[..., Any] | str) -> str:
         return self.app.find(task).name if isinstance(task, str) else task.name

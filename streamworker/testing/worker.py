@@ -16,7 +16,9 @@ from streamworker.store.connection import Argument
 from streamworker.store.keys import Keys
 from streamworker.store.scripts import BATCH, RETENTION_MS
 from streamworker.testing.links import Shard
+from streamworker.testing.records import Records
 from streamworker.testing.seen import Witness
+from streamworker.testing.source import Drains
 from streamworker.worker.calls import Calls
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
@@ -41,12 +43,16 @@ class HandWorker:
         shard: Shard,
         keys: Keys,
         witness: Witness,
+        drains: Drains,
+        records: Records,
         *,
         concurrency: int,
         lease_ms: int,
         state: Any,
     ) -> None:
         self._app = app
+        self._drains = drains
+        self._records = records
         self._clock = shard.clock
         self._shard = shard
         self._keys = keys
@@ -63,13 +69,16 @@ class HandWorker:
             called=lambda dependency, result, _: self._calls.count(dependency, result),
         )
         self._runner.enter(state)
+        #: Whether handlers have used Postgres, once it has ended.
+        self.has_effects = False
         self._session = 0
         self._held: dict[str, Running] = {}
         self._outbox: list[Running] = []
         self._marks: list[Running] = []
         self._busy = 0
         self._attempts = 0
-        self._draining = False
+        #: Cached values that settled jobs have made old.
+        self._stale: set[str] = set()
         self._changed = asyncio.Event()
         self._high_waters = [word for name, lane in app.lanes.items() for word in (name, high_water(lane))]
         self._declare_bounds()
@@ -82,9 +91,9 @@ class HandWorker:
 
     async def drain(self, *, until_idle: bool, patience: float) -> int:
         """As `Harness.drain`, `patience` in seconds."""
-        if self._draining:
+        if self._drains.under_way:
             raise RuntimeError("another drain is running: await it first")
-        self._draining = True
+        self._drains.under_way = True
         before = self._attempts
         quiet_until = self._loop.time() + patience
         looks = 0
@@ -94,7 +103,11 @@ class HandWorker:
                     raise AssertionError(f"{MOST_ATTEMPTS} attempts and no end: do jobs enqueue each other?")
                 await asyncio.sleep(0)
                 self._promote()
-                if self._exchange() or self._outbox:
+                claimed = self._exchange()
+                if self._stale:
+                    stale, self._stale = self._stale, set()
+                    await self._app.cache.invalidate(*stale)
+                if claimed or self._outbox or await self._records.relay():
                     looks = 0
                     continue
                 if any(running.occupies for running in self._held.values()):
@@ -106,7 +119,7 @@ class HandWorker:
                 elif not (until_idle and self._move_to_next()):
                     return self._attempts - before
         finally:
-            self._draining = False
+            self._drains.end()
 
     def _promote(self) -> None:
         more = True
@@ -153,6 +166,7 @@ class HandWorker:
         )
         verdict, claims, _ = self._shard.run(call)
         for running in settled:
+            self._stale |= running.stale or set()
             self._let_go(running)
         if verdict.split(b" ")[0] != b"OK":  # what follows tells of gates and lanes
             own = scripts.session(worker=WORKER, own=self._session, liveness_ms=10**12, rows=("app", "test"))
@@ -247,5 +261,8 @@ class HandWorker:
                 while any(running.occupies for running in self._held.values()):
                     self._changed.clear()
                     await self._changed.wait()
+        effecting = self._runner.handlers.effecting
+        self.has_effects = effecting.in_use
+        await effecting.close()
         self._runner.close()
         self._calls.close()

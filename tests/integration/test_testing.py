@@ -27,6 +27,7 @@ from streamworker import (
     Lane,
     PersistentError,
     Rate,
+    ResultTimeout,
     Retry,
     RetryAfter,
     Skip,
@@ -503,3 +504,61 @@ async def test_jobs_that_wait_for_a_token_run_when_the_clock_brings_it(url: str 
         t.clock.advance("1s")
         assert await t.drain() == 1
         assert await t.drain(until_idle=True) == 1
+
+
+# --- results ---------------------------------------------------------------------------------------------
+
+
+async def test_a_result_that_nobody_works_on_is_not_waited_for(t: Harness) -> None:
+    job = await mail.enqueue("a@example.com")
+
+    with pytest.raises(AssertionError, match=r"is queued, and nothing has run.*await t\.drain\(\)"):
+        await job.result()
+    with pytest.raises(ResultTimeout):
+        await job.result(timeout=0.01)
+
+
+async def test_a_result_is_waited_for_while_the_test_drains(t: Harness) -> None:
+    job = await mail.enqueue("a@example.com")
+    waiting = asyncio.create_task(job.result())
+    await asyncio.sleep(0)
+
+    await t.drain()
+
+    assert await waiting == "True a@example.com"
+
+
+@app.task
+def call_all(ctx: Context, count: int) -> None:
+    asyncio.run(app.enqueue_many(mail.call(f"{n}@example.com") for n in range(count)))
+    asyncio.run(mail.enqueue("boss@example.com"))
+
+
+async def test_a_plain_function_enqueues_by_a_loop_of_its_own(t: Harness) -> None:
+    await call_all.options(correlation_id="c-1").enqueue(2)
+
+    assert await t.drain() == 4
+    assert {job.correlation_id for job in t.succeeded(mail, times=3)} == {"c-1"}
+
+
+async def test_a_change_is_seen_in_the_cache_once_the_job_is_over() -> None:
+    shop, price = App("shop"), 7
+
+    @shop.task
+    async def ask(ctx: Context) -> int:
+        return int(await ctx.cache.get("price", lambda: price))
+
+    @shop.task
+    async def change(ctx: Context, to: int) -> None:
+        nonlocal price
+        price = to
+        ctx.invalidate("price")
+
+    async with harness(shop) as t:
+        for _ in range(2):
+            await ask.enqueue()
+            await t.drain()
+            await change.enqueue(8)
+            await t.drain()
+
+        assert [job.result for job in t.succeeded(ask)] == [7, 8]
