@@ -77,7 +77,7 @@ def edit(
     if as_json:
         emit_json({"id": job_id, "changes": changes})
     else:
-        say(f"{counted(len(changes), 'argument')} changed; streamworker dlq replay {job_id}")
+        say(f"{counted(len(changes), 'argument')} changed; {dlq.replay_command(job_id, found.letter.epoch)}")
     return 0
 
 

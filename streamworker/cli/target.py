@@ -96,11 +96,11 @@ def _near(name: str) -> str:
 
 
 def _broken(name: str, error: Exception) -> str:
-    # What we refuse is said of the line that asked for it, not of ours.
+    # What we refuse is said of the line that asked for it, not of ours or generated ones (`<string>`).
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<frozen", _OURS)) and "importlib" not in frame.filename
+        if not frame.filename.startswith(("<", _OURS)) and "importlib" not in frame.filename
     ]
     if isinstance(error, SyntaxError) and error.filename:
         place = f" ({error.filename}, line {error.lineno})"

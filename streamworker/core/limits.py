@@ -64,19 +64,24 @@ class Concurrency:
         return str(self.limit)
 
 
+#: Seconds that connecting may take when a dependency says nothing of it.
+CONNECT_SECONDS = 5.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
     """A service that tasks call, with what it bears: `Dependency(concurrency=20, rate="100/s", timeout=5)`.
 
     `concurrency` and `rate` are gates that all tasks with `uses=["its name"]` pass. `connect_timeout` and
-    `timeout` are for one call, inside `ctx.dependency("its name")`. `breaker` says when such calls have
-    failed so often that those tasks wait; None: never. Raises ConfigurationError or DurationError.
+    `timeout` are for one call, inside `ctx.dependency("its name")`; without the first,
+    connecting may take 5 s, or all of a shorter `timeout`. `breaker` says when such calls have failed so
+    often that those tasks wait; None: never. Raises ConfigurationError or DurationError.
     """
 
     concurrency: int | None = None
     rate: str | None = None
     burst: int | None = None
-    connect_timeout: Duration = 5.0
+    connect_timeout: Duration | None = None
     timeout: Duration = 30.0
     breaker: Breaker | None = _BREAKER
 
@@ -92,16 +97,18 @@ class Dependency:
         elif self.burst is not None:
             raise ConfigurationError("a dependency's burst belongs to a rate: give rate= as well")
         for what, value in (("connect_timeout", self.connect_timeout), ("timeout", self.timeout)):
-            if durations.parse(value, what=f"a dependency's {what}") <= 0:
+            if value is not None and durations.parse(value, what=f"a dependency's {what}") <= 0:
                 raise ConfigurationError(f"a dependency's {what} must be above 0")
         if self.connect_seconds > self.seconds:
             raise ConfigurationError(
-                f"a dependency's connect_timeout ({self.connect_timeout!r}) is within its timeout "
-                f"({self.timeout!r}), which covers the whole call; make it shorter"
+                f"a dependency's connect_timeout ({self.connect_timeout!r}) is longer than its timeout "
+                f"({self.timeout!r}), which covers the whole call: make it shorter, or leave it out"
             )
 
     @property
     def connect_seconds(self) -> float:
+        if self.connect_timeout is None:
+            return min(CONNECT_SECONDS, self.seconds)
         return durations.parse(self.connect_timeout)
 
     @property

@@ -13,6 +13,8 @@ import pytest
 
 from streamworker.core.errors import ConnectionLost
 from streamworker.core.job import Envelope
+from streamworker.core.outcome import Fail
+from streamworker.core.states import ErrorClass
 from streamworker.ops.dlq import portable
 from tests.integration.cli_desk import Desk
 from tests.integration.test_cli_dlq import at_a_terminal
@@ -45,6 +47,23 @@ def test_arguments_are_changed_and_the_rest_of_the_letter_is_not(desk: Desk) -> 
     assert before.items() >= after.items()
     assert told == {"id": job_id, "changes": {"note": [None, "x"], "total": [-1, 99]}}
     desk.call("dlq", "replay", job_id)
+    assert Envelope.decode(desk.claim()[0].envelope).args["total"] == 99
+
+
+def test_the_command_that_is_named_next_is_one_that_works(desk: Desk) -> None:
+    """A letter that failed again after a replay is left alone without --again."""
+    job_id = desk.dead("pay", {"total": -1})
+
+    first = desk.call("dlq", "edit", job_id, "--set", "total=98").output
+    assert first.strip() == f"1 argument changed; streamworker dlq replay {job_id}"
+    desk.call("dlq", "replay", job_id)
+    desk.settle(desk.claim()[0], Fail(ErrorClass.PERSISTENT, "bad_total", "again"))
+    told = desk.call("dlq", "edit", job_id, "--set", "total=99").output
+    explained = desk.json("explain", job_id)
+
+    assert told.strip() == f"1 argument changed; streamworker dlq replay {job_id} --again"
+    assert f"streamworker dlq replay {job_id} --again" in json.dumps(explained)
+    desk.call("dlq", "replay", job_id, "--again")
     assert Envelope.decode(desk.claim()[0].envelope).args["total"] == 99
 
 

@@ -236,6 +236,13 @@ async def pack(ctx): ...
 """
 
 
+#: The last frame that is not ours is that of a generated `__init__`.
+GENERATED = """
+from streamworker import App, Dependency
+app = App("shop", dependencies={"bank": Dependency(timeout=0)})
+"""
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -245,6 +252,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cli_typo.py").write_text("x = (\n")
     (tmp_path / "cli_needs.py").write_text("import not_installed_anywhere\n")
     (tmp_path / "cli_refused.py").write_text(REFUSED)
+    (tmp_path / "cli_generated.py").write_text(GENERATED)
     return tmp_path
 
 
@@ -265,6 +273,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("cli_broken:app", "cli_broken.py, line 2"),
         ("cli_refused:app", "ConfigurationError: a task has no option retries=; did you mean retry=?"),
         ("cli_refused:app", "cli_refused.py, line 4)"),
+        ("cli_generated:app", "cli_generated.py, line 3)"),
         ("cli_typo:app", "SyntaxError: '(' was never closed"),
         ("cli_needs:app", "No module named 'not_installed_anywhere'"),
     ],

@@ -85,7 +85,8 @@ def test_a_dependency_says_what_it_bears() -> None:
         ({"rate": "fast"}, "rate"),
         ({"burst": 5}, "burst belongs to a rate"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"timeout": 1, "connect_timeout": 2}, "within its timeout"),
+        ({"timeout": 1, "connect_timeout": 2}, r"connect_timeout \(2\) is longer than its timeout \(1\)"),
+        ({"timeout": 2, "connect_timeout": 5.0}, "is longer than its timeout"),
     ],
 )
 def test_a_dependency_that_cannot_work_is_refused(options: dict[str, Any], named: str) -> None:
@@ -102,3 +103,8 @@ def test_a_time_limit_of_a_dependency_is_a_duration() -> None:
 def test_a_dependency_has_a_plain_name(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="dependency name"):
         check_dependency_name(name)
+
+
+@pytest.mark.parametrize(("timeout", "connecting"), [(2, 2), (5, 5), ("30s", 5), (60, 5)])
+def test_connecting_takes_no_longer_than_a_short_call(timeout: float | str, connecting: float) -> None:
+    assert Dependency(timeout=timeout).connect_seconds == connecting

@@ -1,7 +1,7 @@
 """Dead letters: list them, look at one, send them back into their lanes, or let them go."""
 
 from streamworker.ops.dlq.causes import Cause, causes
-from streamworker.ops.dlq.checks import Check, Skipped
+from streamworker.ops.dlq.checks import Check, Skipped, replay_command
 from streamworker.ops.dlq.editing import Edit, NotEdited, edit, prepare
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
@@ -39,5 +39,6 @@ __all__ = [
     "read_letter",
     "read_lines",
     "replay",
+    "replay_command",
     "show",
 ]

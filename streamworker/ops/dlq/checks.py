@@ -41,6 +41,11 @@ def first_time(letter: DeadLetter) -> Skipped | None:
     )
 
 
+def replay_command(job_id: str, epoch: int) -> str:
+    """The command that replays one letter: what was replayed before only with `--again`."""
+    return f"streamworker dlq replay {job_id}" + (" --again" if epoch else "")
+
+
 def by_manifest(declared: Mapping[str, Declaration]) -> Check:
     """The tasks that workers published: the task must be among them, and its arguments by their names."""
 

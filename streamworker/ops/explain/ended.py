@@ -34,8 +34,8 @@ async def answer(scene: Scene) -> Answer:
     error_class, _, code = (record.text("ec") or "").partition(" ")
     body = await scene.queue.caller.command("HGET", scene.queue.keys.body(record.job_id), "error")
     error = None if body is None else body.decode("utf-8", "replace")
-    letter = await _has_letter(scene.queue, record.job_id, record.text("dq"))
-    found = _ended(record.status, error_class, code, record.attempt, error, record.job_id, letter=letter)
+    epoch = await _letter(scene.queue, record.job_id, record.text("dq"), record.epoch)
+    found = _ended(record.status, error_class, code, record.attempt, error, record.job_id, epoch=epoch)
     found.facts["finished_at"] = iso(record.finished_at)
     return found
 
@@ -53,7 +53,7 @@ async def from_memory(queue: Queue, job_id: str) -> Explanation:
         report.attempt,
         report.error,
         job_id,
-        letter=await _has_letter(queue, job_id),
+        epoch=await _letter(queue, job_id),
     )
     found.facts["finished_at"] = iso(report.finished_at)
     return Explanation(job_id, str(report.status), report.task, report.lane, found)
@@ -86,15 +86,23 @@ async def _lost(queue: Queue, report: JobReport) -> Answer:
     return Answer("missing", says, ["streamworker mirror reconcile --dry-run", show], facts)
 
 
-async def _has_letter(queue: Queue, job_id: str, entry: str | None = None) -> bool:
-    """Whether its dead letter is still there; `entry` is where, if that is known."""
+async def _letter(queue: Queue, job_id: str, entry: str | None = None, epoch: int = 0) -> int | None:
+    """The epoch of its dead letter, None if that is gone; `entry` is where it is, if that is known."""
     if entry is not None:
-        return bool(await queue.caller.command("XRANGE", queue.keys.dlq, entry, entry))
-    return job_id in await dlq.find(queue, [job_id])
+        return epoch if await queue.caller.command("XRANGE", queue.keys.dlq, entry, entry) else None
+    letter = (await dlq.find(queue, [job_id])).get(job_id)
+    return None if letter is None else letter.epoch
 
 
 def _ended(
-    status: Status, error_class: str, code: str, attempt: int, error: str | None, job_id: str, *, letter: bool
+    status: Status,
+    error_class: str,
+    code: str,
+    attempt: int,
+    error: str | None,
+    job_id: str,
+    *,
+    epoch: int | None,
 ) -> Answer:
     if status is Status.SUCCEEDED:
         return Answer(
@@ -104,8 +112,8 @@ def _ended(
     if error:
         says.append(f"{code}: {error}" if code else error)
     do = [f"streamworker jobs show {job_id}"]
-    if letter:
-        do = [f"streamworker dlq show {job_id}", f"streamworker dlq replay {job_id}"]
+    if epoch is not None:
+        do = [f"streamworker dlq show {job_id}", dlq.replay_command(job_id, epoch)]
     elif code not in QUIET_CODES:
         says.append("Its dead letter is not there any more: it cannot be replayed.")
     return Answer(code or "failed", says, do, {"error_class": error_class or None, "attempts": attempt})
