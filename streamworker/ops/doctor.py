@@ -60,12 +60,12 @@ async def examine(
     ConnectionLost when there is no server, or ServerUnsuitable for a refused password.
     """
     found = await server_checks.check(queue)
-    found.append(await namespace(queue))
+    alive = await inspect.workers(queue)
+    found.append(await namespace(queue, bool(alive)))
     if oddities is not None:
         found += tasks(oddities)
     known = {*lanes, *(row["lane"] for row in await inspect.lanes(queue))} - {BACKLOG}
     depths = await read_depths(queue, sorted(known))
-    alive = await inspect.workers(queue)
     found += [workers(depths, sorted(known), alive), schedule(queue, depths, bool(alive))]
     found += [*fleet_checks.agreement(alive, queue.settings.lease_ms), fleet_checks.deaths(depths.stats)]
     found += counters(queue, depths, sorted(known))
@@ -94,8 +94,8 @@ def worst(findings: Sequence[Finding]) -> Severity:
     return max((each.severity for each in findings), key=order.index, default=Severity.OK)
 
 
-async def namespace(queue: Queue) -> Finding:
-    """The keys are in the layout that this version knows."""
+async def namespace(queue: Queue, alive: bool) -> Finding:
+    """The keys are in the layout that this version knows. `alive`: workers are here now."""
     ours = {"schema": SCHEMA, "shards": SHARDS}
     found = await queue.caller.command("HMGET", queue.keys.meta, *ours)
     theirs = {
@@ -103,6 +103,12 @@ async def namespace(queue: Queue) -> Finding:
     }
     where = f"namespace {queue.keys.namespace}"
     if all(value is None for value in theirs.values()):
+        if alive:
+            return warning(
+                "namespace",
+                f"{where}: workers are alive, but Redis lost what they noted of its layout",
+                "they note it again with their next session; look again in a minute, else restart one",
+            )
         return warning("namespace", f"{where}: no worker was ever here", "is the name right? Start a worker")
     if theirs != ours:
         shown = ", ".join(f"{name} {value}" for name, value in theirs.items())

@@ -1,45 +1,69 @@
-"""Whether committed requests become jobs: what `doctor` says of the outbox, where it knows of a Postgres."""
+"""Whether Postgres has the schema, and committed requests become jobs: for `doctor`, where one is known."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from streamworker.core.durations import format_ms
 from streamworker.core.errors import ConfigurationError
 from streamworker.ops.checks import Finding, ok, problem, warning
 from streamworker.outbox.depth import MOST, Depth, measure
 from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
+from streamworker.postgres.migrate import MigrationError, pending
 from streamworker.settings import Settings
+
+if TYPE_CHECKING:
+    import asyncpg
 
 #: Seconds that a request may wait for a relay.
 STUCK_AFTER = 60.0
+MIGRATE = "run `streamworker mirror migrate`; until then jobs that want effects wait, and nothing is mirrored"
 #: Seconds until Postgres must have answered.
 PATIENCE = 5.0
 
 
 async def outbox(settings: Settings) -> list[Finding]:
-    """Nothing where no Postgres is known, or it has no outbox."""
+    """Nothing where no Postgres is known."""
     if settings.postgres_dsn is None:
         return []
     try:
-        depth = await _depth(settings.postgres_dsn, settings.namespace)
+        return await _look(settings.postgres_dsn, settings.namespace)
     except (ConfigurationError, PostgresUnavailable) as error:
         if isinstance(error, PostgresUnavailable) and error.kind == "schema":
-            return []
+            return [problem("postgres", f"it has no schema of ours: {error.problem}", MIGRATE)]
         advice = "does STREAMWORKER_POSTGRES_DSN name the right server, and is it up?"
         return [warning("outbox", f"it could not be looked at: {error}", advice)]
-    return judge(depth)
 
 
-async def _depth(dsn: str, namespace: str) -> Depth:
+async def _look(dsn: str, namespace: str) -> list[Finding]:
     """Raises ConfigurationError or PostgresUnavailable."""
     connection = await connect(dsn, timeout=PATIENCE, writes=False)
     try:
-        return await measure(connection, namespace)
+        return [*await _schema(connection), *judge(await measure(connection, namespace))]
     except Exception as error:
         if passing(error):
             raise unavailable(error) from error
         raise
     finally:
         await connection.close()
+
+
+async def _schema(connection: asyncpg.Connection) -> list[Finding]:
+    """Nothing where it is as this version wants it, or we have no right to know."""
+    try:
+        missing = await pending(connection)
+    except MigrationError as error:
+        return [problem("postgres", str(error), "compare versions: `streamworker --version`")]
+    except Exception as error:
+        if unavailable(error).kind != "refused":
+            raise
+        return []
+    if not missing:
+        return []
+    if missing[0].number == 1:
+        raise PostgresUnavailable("schema", "nothing was migrated here")
+    files = ", ".join(each.file for each in missing)
+    return [problem("postgres", f"its schema is behind: {files} is not applied", MIGRATE)]
 
 
 def judge(depth: Depth) -> list[Finding]:

@@ -169,7 +169,6 @@ class Parts:
                 self.telling.health.degrade(line)
         for line in self.worker.app.warnings():
             log.warning(line)
-        await claim_namespace(link, self.pump.session.keys)
         await self._announce()
         await self.steering.look()
         self.pump.renewal.announce = self._announce
@@ -187,8 +186,9 @@ class Parts:
         self.pump.kick()
 
     async def _announce(self) -> None:
-        """Tell Redis what the tasks declare; with each new session, since it may have lost its data."""
+        """Tell Redis the layout and what the tasks declare; with each session, since it may have lost it."""
         app, link, keys = self.worker.app, self.pump.session.link, self.pump.session.keys
+        await claim_namespace(link, keys)
         app.published = await manifest.publish(link, keys, app.declarations(), app.router)
         await limits.declare(link, keys, app.lanes, {**app.limits(), **app.bounds()})
 

@@ -133,6 +133,18 @@ def test_a_name_that_no_worker_has_used_is_asked_about(desk: Desk) -> None:
     assert "is the name right?" in row["advice"]
 
 
+def test_a_name_that_workers_have_is_not_asked_about_when_redis_lost_what_they_noted(desk: Desk) -> None:
+    desk.put()
+    desk.claim()  # makes a worker, and nothing says in which layout it works
+    assert "1 worker alive" in examine(desk)["workers"]["found"]
+
+    row = examine(desk)["namespace"]
+
+    assert row["severity"] == "warning"
+    assert "Redis lost" in row["found"]
+    assert "is the name right?" not in row["advice"]
+
+
 def test_another_schema_is_a_problem(desk: Desk) -> None:
     desk.redis.hset(desk.keys.meta, mapping={"schema": "99", "shards": "1"})
 

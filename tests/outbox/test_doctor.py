@@ -16,7 +16,10 @@ from streamworker.ops.outbox_checks import STUCK_AFTER, judge, outbox
 from streamworker.outbox.depth import Depth
 from tests.integration.cli_desk import Desk
 from tests.outbox.conftest import Relaying
+from tests.postgres.conftest import each_postgres as each_postgres
 from tests.postgres.conftest import fresh_database
+from tests.postgres.test_rights import Roles
+from tests.postgres.test_rights import roles as roles
 from tests.servers import BenchServer
 
 
@@ -74,11 +77,52 @@ async def test_doctor_looks_at_the_outbox_of_its_namespace(
     assert found["severity"] == "ok"
 
 
-async def test_a_postgres_that_does_not_answer_is_a_warning_and_one_without_outbox_is_none(
-    app: App, postgres: EmbeddedPostgres
-) -> None:
+async def test_a_postgres_that_does_not_answer_is_a_warning_and_none_is_nothing(app: App) -> None:
     (found,) = await outbox(replace(app.settings, postgres_dsn="postgresql://u@127.0.0.1:1/nothing"))
     assert found.severity is Severity.WARNING
 
-    assert await outbox(replace(app.settings, postgres_dsn=await fresh_database(postgres))) == []
     assert await outbox(replace(app.settings, postgres_dsn=None)) == []
+
+
+async def test_a_schema_that_is_missing_is_a_problem_that_migrate_mends(
+    app: App, postgres: EmbeddedPostgres, valkey: BenchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = await fresh_database(postgres)
+    monkeypatch.setenv("STREAMWORKER_POSTGRES_DSN", dsn)
+
+    def ask() -> list[dict[str, Any]]:
+        with Desk(valkey.url, app.settings.namespace) as desk:
+            rows = desk.json("doctor", code=1)["checks"]
+        return [row for row in rows if row["check"] in ("postgres", "outbox")]
+
+    (found,) = await asyncio.to_thread(ask)
+    assert (found["check"], found["severity"]) == ("postgres", "problem")
+    assert "has no schema of ours" in found["found"]
+    assert "`streamworker mirror migrate`" in found["advice"]
+
+
+async def test_who_may_not_read_the_migrations_says_nothing_of_them(app: App, roles: Roles) -> None:
+    (found,) = await outbox(replace(app.settings, postgres_dsn=roles.dsn("app")))
+
+    assert (found.check, found.severity) == ("outbox", Severity.OK)
+
+
+async def test_a_schema_that_is_behind_or_ahead_is_a_problem(
+    app: App, sql: asyncpg.Connection, dsn: str
+) -> None:
+    settings = replace(app.settings, postgres_dsn=dsn)
+
+    async def checks() -> list[tuple[str, str, str]]:
+        return [(each.check, str(each.severity), each.found) for each in await outbox(settings)]
+
+    good = [("outbox", "ok", "no request waits for a relay")]
+    assert await checks() == good
+
+    await sql.execute("DELETE FROM streamworker.migrations WHERE number = 4")
+    (behind, *rest) = await checks()
+    assert (behind[0], behind[1], "0004_days" in behind[2]) == ("postgres", "problem", True)
+    assert rest == good
+    await sql.execute("INSERT INTO streamworker.migrations VALUES (4, 'x', 'y'), (5, 'next', 'z')")
+    (ahead, *rest) = await checks()
+    assert (ahead[0], ahead[1], "has migration 5" in ahead[2]) == ("postgres", "problem", True)
+    assert rest == good

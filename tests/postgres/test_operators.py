@@ -163,7 +163,8 @@ async def test_workers_declare_again_what_redis_lost(stage: Stage) -> None:
         return found == lanes and bool(await command("HGET", keys.meta, "task:good"))
 
     await wait_until_async(declared, timeout=PATIENCE, what="tasks and lanes are known again")
-    assert {name for name in meta[::2] if name.startswith(b"task:")} <= set(await command("HKEYS", keys.meta))
+    names = {name for name in meta[::2] if name.startswith(b"task:")} | {b"schema", b"shards"}
+    assert names <= set(await command("HKEYS", keys.meta))
 
 
 async def unread_is(stage: Stage, count: int) -> bool:
