@@ -405,7 +405,7 @@ def test_the_test_files_of_the_page_on_apps_pass_in_memory_and_on_a_server(
             written = re.sub(r"(async def test_\w+)\(\)", r"\1(redis_url: str)", text)
             (tmp_path / name).write_text(written, encoding="utf-8")
 
-    assert run_test_files(tmp_path, *tests) == 5
+    assert run_test_files(tmp_path, *tests) == 6
 
 
 async def test_the_redis_user_of_the_page_on_deploying_may_do_all_that_is_needed(
