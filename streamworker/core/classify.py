@@ -11,6 +11,7 @@ import re
 from streamworker.core.errors import (
     RESERVED_CODES,
     Cancel,
+    ConfigurationError,
     EnqueueRejected,
     PayloadTooLarge,
     PersistentError,
@@ -97,6 +98,8 @@ def _own(exc: StreamworkerError) -> Verdict | None:
             return Verdict(ErrorClass.TRANSIENT, _safe_code(exc.code, type(exc)))
         case PersistentError():
             return Verdict(ErrorClass.PERSISTENT, _safe_code(exc.code, type(exc)))
+        case ConfigurationError(lasting=True):
+            return Verdict(ErrorClass.PERSISTENT, code_of_type(type(exc)))
         case Cancel() | SerializationError() | PayloadTooLarge():
             return Verdict(ErrorClass.PERSISTENT, code_of_type(type(exc)))
         case EnqueueRejected():

@@ -35,7 +35,14 @@ def _restore(cls: type[StreamworkerError], args: tuple[Any, ...], facts: dict[st
 
 
 class ConfigurationError(StreamworkerError, ValueError):
-    """A setting, a policy or a declaration cannot work; the message says what to change."""
+    """A setting, a policy or a declaration cannot work; the message says what to change.
+
+    `lasting`: it is in the handler's code, so no retry mends it.
+    """
+
+    def __init__(self, problem: object = "", *, lasting: bool = False) -> None:
+        self.lasting = lasting
+        super().__init__(problem)
 
 
 class InvalidArgument(StreamworkerError, ValueError):

@@ -153,7 +153,7 @@ class Effects:
         from streamworker.effects.operation import Operation
 
         if not name:
-            raise ConfigurationError('an operation has a name, such as ctx.operation("charge")')
+            raise ConfigurationError('an operation has a name, such as ctx.operation("charge")', lasting=True)
         self._begin(name, "operation")
         return Operation(self, name)
 
@@ -162,7 +162,8 @@ class Effects:
             name = f"the name {step!r}" if step else "no name"
             raise ConfigurationError(
                 f"task {self._attempt.task}: a second {what} with {name} in one handler; each step has a "
-                f'name of its own, such as ctx.{what}("reserve")'
+                f'name of its own, such as ctx.{what}("reserve")',
+                lasting=True,
             )
         self._begun.add(step)
 
@@ -171,7 +172,8 @@ class Effects:
         if self._inside:
             raise ConfigurationError(
                 f"task {self._attempt.task}: a transaction within a transaction; use "
-                "tx.connection.transaction() for a savepoint"
+                "tx.connection.transaction() for a savepoint",
+                lasting=True,
             )
         self._inside = True
 

@@ -91,7 +91,8 @@ class Operation:
 
     def __enter__(self) -> Self:
         raise ConfigurationError(
-            "an operation is for coroutine handlers: async with ctx.operation(name) as op"
+            "an operation is for coroutine handlers (async def): async with ctx.operation(name) as op",
+            lasting=True,
         )
 
     def __exit__(self, *_: object) -> None:

@@ -94,7 +94,7 @@ class Transaction:
             raise _StepDone
         if self._borrowed is None:
             raise ConfigurationError(
-                "a transaction is used within its block: async with ctx.transaction() as tx"
+                "a transaction is used within its block: async with ctx.transaction() as tx", lasting=True
             )
         return self._borrowed.connection
 
@@ -159,7 +159,7 @@ class Transaction:
         effects = self._effects
         if not found.succeeded:
             raise ConfigurationError(
-                f"{self._step!r} is an operation of this task: name the transaction otherwise"
+                f"{self._step!r} is an operation of this task: name the transaction otherwise", lasting=True
             )
         if found.fingerprint != effects.fingerprint:
             raise OperationConflict(effects.subject.task, effects.subject.key, self._step)
@@ -189,7 +189,8 @@ class Transaction:
             if not self._borrowed.connection.is_in_transaction():
                 raise ConfigurationError(
                     "a statement of the block has ended its transaction, and what came after it stood alone: "
-                    "leave COMMIT and ROLLBACK to the block; tx.connection.transaction() is a savepoint"
+                    "leave COMMIT and ROLLBACK to the block; tx.connection.transaction() is a savepoint",
+                    lasting=True,
                 )
             result = b"" if self.result is None else codec.encode_result(self.result)
             if result or keys or self.result_ref is not None:
@@ -231,7 +232,8 @@ class Transaction:
 
     def __enter__(self) -> Self:
         raise ConfigurationError(
-            "a transaction is for coroutine handlers: async with ctx.transaction() as tx"
+            "a transaction is for coroutine handlers (async def): async with ctx.transaction() as tx",
+            lasting=True,
         )
 
     def __exit__(self, *_: object) -> None:

@@ -270,7 +270,8 @@ async def test_what_cannot_be_meant_is_refused(app: App, what: str) -> None:
         if what == "twice":
             assert await job.result(10) is None, "the first had committed"
             return
-        assert (await failure(job)).code == "configuration_error"
+        failed = await failure(job)
+        assert (failed.code, failed.error_class) == ("configuration_error", "persistent"), "no retry mends it"
 
 
 async def test_without_a_postgres_it_says_what_is_missing(
@@ -290,6 +291,23 @@ async def test_without_a_postgres_it_says_what_is_missing(
         await (await pay.enqueue()).result(10)
 
     assert "STREAMWORKER_POSTGRES_DSN" in said[0]
+
+
+@pytest.mark.parametrize("what", ["transaction", "operation"])
+async def test_a_plain_function_learns_at_once_that_it_has_no_transaction(
+    app: App, shop: asyncpg.Connection, what: str
+) -> None:
+    @app.task(retry=SOON)
+    def pay(ctx: Context) -> Any:
+        with ctx.transaction() if what == "transaction" else ctx.operation("charge"):
+            raise AssertionError("nothing keeps what is done here")
+
+    async with serving(app):
+        job = await pay.enqueue()
+        failed = await failure(job)
+        assert (failed.code, failed.error_class) == ("configuration_error", "persistent")
+        assert "for coroutine handlers" in failed.error
+        assert (await app.queue().record(job.id)).starts == 1
 
 
 async def test_a_handler_that_is_stopped_in_the_block_leaves_nothing(
@@ -439,4 +457,5 @@ async def test_a_block_that_ends_its_transaction_itself_is_no_success(
             await tx.execute(word)
 
     async with serving(app):
-        assert (await failure(await pay.enqueue("p1"))).code == "configuration_error"
+        failed = await failure(await pay.enqueue("p1"))
+        assert (failed.code, failed.error_class) == ("configuration_error", "persistent")

@@ -61,6 +61,7 @@ TRANSIENT, PERSISTENT, UNKNOWN = ErrorClass.TRANSIENT, ErrorClass.PERSISTENT, Er
 
 EXAMPLES: list[StreamworkerError] = [
     ConfigurationError("attempts must be at least 1"),
+    ConfigurationError("a transaction within a transaction", lasting=True),
     InvalidArgument("tenant", "a b", "must be printable"),
     DoesNotFit("count", 7, "but 9 are there"),
     DurationError("timeout", -1, "is negative"),
@@ -195,6 +196,8 @@ class HTTPTeapotV2Error(Exception):
         (ConnectionLost("x"), Verdict(TRANSIENT, "connection_error")),
         (OutcomeUnknown(["a"]), Verdict(TRANSIENT, "connection_error")),
         (ResultTimeout("id", 1, "queued"), Verdict(TRANSIENT, "timeout")),
+        (ConfigurationError("no DSN"), Verdict(UNKNOWN, "configuration_error")),
+        (ConfigurationError("in the code", lasting=True), Verdict(PERSISTENT, "configuration_error")),
         (JobNotFound("id"), Verdict(UNKNOWN, "job_not_found")),
     ],
 )
