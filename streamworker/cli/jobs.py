@@ -153,7 +153,8 @@ def _print(report: JobReport) -> None:
 def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """Cancel a job. One that waits ends at once; the handler of one that runs is told.
 
-    A job that is over already is left as it is, with exit code 1.
+    A job that is over already is left as it is, with exit code 1; one that was cancelled before is what was
+    asked for, with 0.
 
     Example: streamworker jobs cancel 01a22d35-48c5-7000-ab2c-b8855784618b
     """

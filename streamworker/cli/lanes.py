@@ -12,7 +12,8 @@ from streamworker.cli.output import emit_json, print_table, say
 def lanes(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """Show what waits and runs in each lane, and its slots of each worker.
 
-    Depth counts the jobs that wait for their turn, at a gate too, but no delays and scheduled retries.
+    Depth counts the jobs that wait for their turn, at a gate too, and scheduled those
+    that wait for their time: retries and delays.
 
     Example: streamworker lanes --app shop
     """
@@ -35,12 +36,23 @@ def lanes(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
         say(f"note: no job was ever enqueued and no worker runs in {settings.namespace}")
         return
     print_table(
-        ["lane", "#depth", "#in flight", "#oldest", "paused", "#reserved", "#weight", "slots by"],
+        [
+            "lane",
+            "#depth",
+            "#in flight",
+            "#scheduled",
+            "#oldest",
+            "paused",
+            "#reserved",
+            "#weight",
+            "slots by",
+        ],
         [
             (
                 row["lane"],
                 row["depth"],
                 row["in_flight"],
+                row["scheduled"],
                 None
                 if row["oldest_age_seconds"] is None
                 else format_ms(round(row["oldest_age_seconds"]) * 1000),

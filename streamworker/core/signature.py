@@ -94,11 +94,12 @@ class Signature:
         names = args.keys()
         if names == self.allowed and not self.open:
             return
-        missing = self.required - names
-        if missing:
-            raise BadArguments(f"missing: {', '.join(sorted(missing))}")
+        said = []
+        if missing := self.required - names:
+            said.append(f"missing: {', '.join(sorted(missing))}")
+        if not self.open and (unknown := names - self.allowed):  # a name typed wrongly is both
+            said.append(f"unknown: {', '.join(sorted(unknown))}; it takes {', '.join(self.names) or 'none'}")
+        if said:
+            raise BadArguments("; ".join(said))
         if self.open and self.context in names:
             raise BadArguments(f"{self.context!r} is the name of the handler's context")
-        if not self.open and not self.allowed >= names:
-            unknown = ", ".join(sorted(names - self.allowed))
-            raise BadArguments(f"unknown: {unknown}; it takes {', '.join(self.names) or 'none'}")

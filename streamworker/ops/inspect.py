@@ -286,10 +286,10 @@ def _facts(moves: Collection[Transition]) -> dict[str, str]:
 
 
 async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any]]:
-    """`lanes --json`: depth, jobs in flight and age of the oldest waiting job, lane by lane.
+    """`lanes --json`: depth, jobs in flight, those scheduled and age of the oldest waiting job, lane by lane.
 
     Known are the lanes that ever had a job, those of living workers, and `names`. `depth` counts the jobs
-    that wait for their turn, at a gate too; scheduled retries and delays are not among them.
+    that wait for their turn, at a gate too; `scheduled` those that wait for their time: retries and delays.
     `oldest_age_seconds` is since the job was enqueued, at a gate too, None when nothing waits. The backlog
     comes last.
     """
@@ -311,6 +311,7 @@ async def lanes(queue: Queue, names: Collection[str] = ()) -> list[dict[str, Any
             "lane": lane,
             "depth": sum(max(0, counters.get(f"{place}:{lane}", 0)) for place in _WAIT),
             "in_flight": max(0, counters.get(f"in_flight:{lane}", 0)),
+            "scheduled": max(0, counters.get(f"scheduled:{lane}", 0)),
             "oldest_age_seconds": await _oldest_age(queue, lane, now, parked.get(lane)),
             "paused": f"lane:{lane}" in paused,
         }
@@ -328,6 +329,7 @@ async def _backlog(queue: Queue) -> list[dict[str, Any]]:
             "lane": BACKLOG,
             "depth": found.depth,
             "in_flight": 0,
+            "scheduled": 0,
             "oldest_age_seconds": None if found.oldest_ms is None else found.oldest_ms / 1000,
             "paused": found.paused or not found.on,
         }

@@ -138,6 +138,20 @@ def test_retries_are_counted_by_task_and_code(desk: Desk) -> None:
     assert line.startswith("streamworker retries ship --multiply 3 --jitter 0.3 --for 30m")
 
 
+@pytest.mark.parametrize(
+    ("declared", "why"), [("90,20,10000,10000,3,60000", "well"), ("20,10,10000,10000,3,60000", "failing")]
+)
+def test_a_dependency_is_judged_by_its_own_breaker(desk: Desk, declared: str, why: str) -> None:
+    desk.claim(1)
+    desk.redis.hset(desk.keys.policies, "declared:breaker:dependency:bank", declared)
+    desk.redis.set(desk.keys.breaker("bank"), "1 14 5 0 0", px=60_000)
+
+    told = steps(desk.json("runbook", "backlog", *QUICK))["dependency"]
+
+    assert told["why"] == why
+    assert len(changes(told)) == (why == "failing")
+
+
 def test_letters_are_grouped_and_a_dry_run_comes_before_a_replay(desk: Desk) -> None:
     for _ in range(3):
         desk.dead("ship", code="bad_total")

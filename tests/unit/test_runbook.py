@@ -347,6 +347,15 @@ def test_what_would_fail_again_is_not_replayed(by: str) -> None:
     assert words(diagnose(sight), Step.REPLAY) == []
 
 
+def test_a_task_that_died_of_several_causes_is_said_to_wait_once() -> None:
+    letters = Letters(500, 0.0, (cause("ship", "timeout", 480), cause("ship", "refused", 20)))
+    found = diagnose(replace(QUIET, letters=letters, services=(service(state="open"),)))
+
+    says = found.told(Step.REPLAY).says
+    assert [line for line in says if "not yet" in line] == ["ship: not yet, carrier is ill."]
+    assert len([line for line in says if "declares no key=" in line]) == 1
+
+
 def test_what_operators_have_set_is_taken_back_by_hand() -> None:
     held = Held("tenant:acme is throttled", ANN, "noise", ("throttle", "tenant:acme", "--off"))
     found = diagnose(replace(QUIET, held=(held,)))

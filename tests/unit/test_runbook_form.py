@@ -57,6 +57,16 @@ from tests.unit.test_docs import resolve
             {"services": (service(failed=9),)},
             {"services": (service(failed=10),)},
         ),
+        (  # by its own breaker, where workers declare one
+            Step.DEPENDENCY,
+            {"services": (service(ok=11, failed=89, share=0.9, fewest=20),)},
+            {"services": (service(ok=10, failed=90, share=0.9, fewest=20),)},
+        ),
+        (
+            Step.DEPENDENCY,
+            {"services": (service(failed=19, share=0.9, fewest=20),)},
+            {"services": (service(failed=20, share=0.9, fewest=20),)},
+        ),
         (
             Step.THROTTLE,
             {"lanes": (replace(LATE, came_in=1.0),), "crowds": {"normal": Crowd({"acme": 2000})}},

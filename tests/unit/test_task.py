@@ -77,6 +77,7 @@ def test_arguments_travel_by_name_without_defaults(app: App) -> None:
     ("args", "kwargs", "named"),
     [
         ((), {}, "missing: a"),
+        ((), {"ordr": 7, "b": 1}, "missing: a; unknown: ordr; it takes a, b"),
         ((1,), {"a": 2}, "'a' was given twice"),
         ((1,), {"c": 2}, "unknown: c; it takes a, b"),
         ((1, 2, 3), {}, "takes"),

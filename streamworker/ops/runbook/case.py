@@ -16,7 +16,8 @@ from streamworker.ops.top import LaneRow
 CROWD = 100
 #: Part of what waits in a lane that one tenant has, from which on it is a flood.
 FLOOD_SHARE = 0.5
-#: Part of the calls that fail, and how many calls there must be, before a dependency is ill.
+#: Part of the calls that fail, and how many calls there must be, before a dependency is ill whose breaker
+#: nobody declares: one that is declared says both itself.
 FAILED_SHARE, FEWEST_CALLS = 0.2, 10
 #: Part of all slots that the jobs of one dependency hold while others wait for a slot: it hangs.
 HELD_SHARE = 0.6
@@ -112,7 +113,9 @@ def illness(sight: Sight, service: Service) -> Illness | None:
         return Illness.PAUSED
     if service.state in (BreakerState.OPEN, BreakerState.HALF_OPEN):
         return Illness.OPEN
-    if service.ok + service.failed >= FEWEST_CALLS and service.failed_share >= FAILED_SHARE:
+    share = FAILED_SHARE if service.share is None else service.share
+    fewest = FEWEST_CALLS if service.fewest is None else service.fewest
+    if service.failed and service.ok + service.failed >= fewest and service.failed_share >= share:
         return Illness.FAILING
     if sight.slots and sight.ready and service.running >= HELD_SHARE * sight.slots:
         return Illness.SLOW

@@ -172,7 +172,8 @@ def replay(case: Case) -> Told:
         few = ("--limit", str(FEW), "--yes")
         commands.append(case.change("dlq", "replay", *which, *few, why=f"the first {FEW} of {cause.task}"))
     says.append("A dry run says who is skipped, and why. Replay a few, look, then the rest.")
-    return Told(Step.REPLAY, State.LOOK, "may_be_tried" if ready else "not_yet", tuple(says), tuple(commands))
+    said = tuple(dict.fromkeys(says))  # a task may have died of several causes
+    return Told(Step.REPLAY, State.LOOK, "may_be_tried" if ready else "not_yet", said, tuple(commands))
 
 
 def _hold(case: Case, cause: Cause) -> str:

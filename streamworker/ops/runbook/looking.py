@@ -134,5 +134,8 @@ def services(
                 ok=int(str(row["ok"])),
                 failed=int(str(row["failed"])),
             )
+            if row["declared"] is not None:
+                percent, calls, *_ = str(row["declared"]).split(",")
+                service = replace(service, share=int(percent) / 100, fewest=int(calls))
         services.append(service)
     return services

@@ -25,6 +25,8 @@ class Service:
     by: str | None = None  # who forced the breaker; None: its calls decide
     ok: int = 0  # calls that its breaker counts by now
     failed: int = 0
+    share: float | None = None  # of calls that fail, from which on its breaker opens; None: none was declared
+    fewest: int | None = None  # calls before its breaker judges
     running: int = 0  # jobs in flight of tasks that use it
     waiting: int = 0  # jobs that wait at its breaker or its concurrency
     limit: int | None = None  # its concurrency in force; None: none was declared
