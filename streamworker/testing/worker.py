@@ -20,6 +20,7 @@ from streamworker.testing.records import Records
 from streamworker.testing.seen import Witness
 from streamworker.testing.source import Drains
 from streamworker.worker.calls import Calls
+from streamworker.worker.ends import Ends
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
 
@@ -69,8 +70,7 @@ class HandWorker:
             called=lambda dependency, result, _: self._calls.count(dependency, result),
         )
         self._runner.enter(state)
-        #: Whether handlers have used Postgres, once it has ended.
-        self.has_effects = False
+        self._ends = Ends()
         self._session = 0
         self._held: dict[str, Running] = {}
         self._outbox: list[Running] = []
@@ -164,7 +164,8 @@ class HandWorker:
             calls=self._calls.take(),
             rows=list(self._rows(settled, marks)),
         )
-        verdict, claims, _ = self._shard.run(call)
+        verdict, claims, replies = self._shard.run(call)
+        self._ends.exchanged(settled, replies, [], {})
         for running in settled:
             self._stale |= running.stale or set()
             self._let_go(running)
