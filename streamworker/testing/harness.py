@@ -83,10 +83,10 @@ async def harness(
                     yield Harness(app, worker, witness, records, clock, state)
                 finally:
                     await worker.end()
-                    await records.remove(effects=worker.has_effects)
                     await app.cache.close()
     finally:
         await source.close()
+        await records.remove()
         with suppress(StreamworkerError):  # a server that went away has failed the test already
             shard.wipe()
         server.close()

@@ -29,6 +29,9 @@ class Records:
         self._connection: asyncpg.Connection | None = None
         self._promised = 0  # requests since the last look
         self._ever = False
+        #: Handlers have begun effects.
+        self.effects = False
+        #: Requests that stayed behind in the last look.
         self.waiting = 0
         self._said = ""
 
@@ -49,7 +52,7 @@ class Records:
 
         namespace = self._settings.namespace
         try:
-            if self._connection is None:
+            if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(dsn)
                 if await migrate.pending(self._connection):
                     raise PostgresUnavailable("schema", "it has no tables: streamworker mirror migrate")
@@ -62,16 +65,14 @@ class Records:
             finally:
                 await relay.close()
             left = await waiting.look(self._connection, namespace, False, NAMED)
-            self.waiting, self._said = (
-                left.waiting,
-                "".join(
-                    f"\n  {each['task']} (job {each['id']}): {each['error'] or 'there was no room for it'}"
-                    for each in left.items
-                ),
+            self.waiting = left.waiting
+            self._said = "".join(
+                f"\n  {each['task']} (job {each['id']}): {each['error'] or 'there was no room for it'}"
+                for each in left.items
             )
             return told
         except Exception as error:
-            if passing(error):
+            if not isinstance(error, StreamworkerError) and passing(error):
                 raise unavailable(error) from error
             raise
 
@@ -90,15 +91,16 @@ class Records:
             )
         return self._said and f"; in the outbox:{self._said}"
 
-    async def remove(self, *, effects: bool) -> None:
-        """Delete the rows. `effects`: there may be some besides the requests."""
+    async def remove(self) -> None:
+        """Delete the rows. One that Postgres does not let go stays, and a warning says so."""
         dsn, connection = self._settings.postgres_dsn, self._connection
-        if dsn is None or not (self._ever or effects):
+        if dsn is None or not (self._ever or self.effects):
             return
         from streamworker.postgres.connection import connect, passing
 
         try:
-            connection = self._connection or await connect(dsn)
+            if connection is None or connection.is_closed():
+                connection = await connect(dsn)
             async with connection.transaction():
                 for name in TABLES:
                     await connection.execute(
@@ -106,7 +108,7 @@ class Records:
                         self._settings.namespace,
                     )
         except Exception as error:
-            if not (passing(error) or isinstance(error, StreamworkerError)):
+            if not (isinstance(error, StreamworkerError) or passing(error)):
                 raise
             log.warning("rows of namespace %s stay in Postgres: %s", self._settings.namespace, error)
         finally:

@@ -263,7 +263,7 @@ class HandWorker:
                     self._changed.clear()
                     await self._changed.wait()
         effecting = self._runner.handlers.effecting
-        self.has_effects = effecting.in_use
+        self._records.effects = effecting.in_use
         await effecting.close()
         self._runner.close()
         self._calls.close()
