@@ -195,18 +195,24 @@ class FencedOut(TransientError):
 
 
 class OperationConflict(PersistentError):
-    """The key has committed this effect already, for other arguments. `key` is the job's key or id."""
+    """The key has this effect already, for other arguments. `key` is the job's key or id.
+
+    `begun`: nobody knows whether it happened, since no attempt that began it has said so.
+    """
 
     code = "operation_conflict"
 
-    def __init__(self, task: str, key: str, step: str = "") -> None:
+    def __init__(self, task: str, key: str, step: str = "", *, begun: bool = False) -> None:
         self.task = task
         self.key = key
         self.step = step
-        named = f" {step!r}" if step else ""
+        self.begun = begun
+        effect = f"its effect{f' {step!r}' if step else ''} for the key {_shown(key)} with other arguments"
         super().__init__(
-            f"task {task} has committed its effect{named} for the key {_shown(key)} with other arguments; "
-            "a key stands for one thing: use another one"
+            f"task {task} has begun {effect}, and nobody knows whether it happened: ask the other side, and "
+            "see An effect that has begun in docs/how-to/dead-letters.md"
+            if begun
+            else f"task {task} has committed {effect}; a key stands for one thing: use another one"
         )
 
 

@@ -61,7 +61,8 @@ class Operation:
     def _find(self, found: Found) -> None:
         effects = self._effects
         if found.fingerprint != effects.fingerprint:
-            raise OperationConflict(effects.subject.task, effects.subject.key, self._step)
+            subject, begun = effects.subject, not found.succeeded
+            raise OperationConflict(subject.task, subject.key, self._step, begun=begun)
         self.done, self.uncertain = found.succeeded, not found.succeeded
         self.result = codec.decode(found.result) if found.result else None
         self.result_ref = found.result_ref

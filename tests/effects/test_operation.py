@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
 import pytest
 
-from streamworker import App, Context, Retry, TransientError
+from streamworker import App, Context, PersistentError, Retry, TransientError
+from streamworker.ops import dlq
 from tests.effects.reading import operations
 from tests.integration.serving import failure, serving
+from tests.integration.test_examples import DOCS, blocks
 
 SOON = Retry.schedule("10ms", "10ms", "10ms", unknown=["10ms", "10ms"])
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -138,3 +141,52 @@ async def test_jobs_of_two_entities_with_one_key_are_two_to_a_provider_that_hono
             await (await charge.options(key="pay").enqueue(order)).result(10)
 
     assert provider.charges == {"order:7:pay:charge": 1, "order:8:pay:charge": 1}
+
+
+async def test_an_edited_letter_begins_its_effect_anew_once_a_person_says_that_it_did_not_happen(
+    app: App, shop: asyncpg.Connection
+) -> None:
+    calls: list[int] = []
+
+    @app.task(retry=SOON)
+    async def pay(ctx: Context, cents: int) -> Any:
+        async with ctx.operation("charge") as op:
+            calls.append(cents)
+            if cents > 100:
+                raise PersistentError("too much")  # and not a word of what became of the call
+            op.result = cents
+        return op.result
+
+    async def replay(job_id: str, *, again: bool = False) -> None:
+        assert (await dlq.replay(app.queue(), [job_id], actor="ann@ops", again=again)).moved == 1
+
+    async with serving(app):
+        job = await pay.options(key="order:7").enqueue(10_000)
+        await failure(job)
+        edit = await dlq.prepare(app.queue(), job.id)
+        await dlq.edit(app.queue(), replace(edit, args={"cents": 100}), actor="ann@ops")
+        await replay(job.id)
+        failed = await failure(job)
+        assert failed.code == "operation_conflict"
+        assert "has begun its effect 'charge' for the key 'order:7' with other arguments" in failed.error
+        assert "committed" not in failed.error
+        assert calls == [10_000], "the old call may have been made"
+
+        (statement,) = blocks(DOCS / "how-to" / "dead-letters.md", "sql")
+        deleted = await shop.execute(statement.replace("'shop'", f"'{app.settings.namespace}'"))
+        assert deleted == "DELETE 1"
+        await replay(job.id, again=True)
+        assert await job.result(10) == 100
+    assert calls == [10_000, 100]
+
+
+async def test_what_is_done_does_not_begin_anew(app: App, shop: asyncpg.Connection) -> None:
+    """The statement for an effect that has begun takes none away that is done."""
+    charge = charging(app, Provider(honours=True, answers=[]))
+    async with serving(app):
+        await (await charge.options(key="order:7").enqueue(5)).result(10)
+    (statement,) = blocks(DOCS / "how-to" / "dead-letters.md", "sql")
+    ours = statement.replace("'shop'", f"'{app.settings.namespace}'").replace("'pay'", "'charge'")
+
+    assert await shop.execute(ours) == "DELETE 0"
+    assert await shop.execute(ours.replace("AND status = 'started'", "")) == "DELETE 1"

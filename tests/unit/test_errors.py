@@ -76,6 +76,7 @@ EXAMPLES: list[StreamworkerError] = [
     LockLost("order:7"),
     FencedOut("overtaken"),
     OperationConflict("pay", "p1"),
+    OperationConflict("pay", "p1", "charge", begun=True),
     Cancel("not needed"),
     IdempotencyConflict("id", "key", "task"),
     EnqueueRejected("lane normal is full", 2.5),
