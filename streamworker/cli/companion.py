@@ -34,6 +34,7 @@ class Companion:
         self._name = name
         self._command = list(command)
         self._stopping = threading.Event()
+        self._called = threading.Event()  # it is to begin again now, or to end
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._keep, name=f"streamworker-{name}", daemon=True)
@@ -46,18 +47,34 @@ class Companion:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        with self._lock:
-            process = self._process
-        if process is not None:
-            process.send_signal(signal.SIGTERM)  # harmless when it has ended: the thread reaps it
+        self._called.set()
+        process = self._end()
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive() and process is not None:
             process.kill()
             self._thread.join()
 
+    def renew(self) -> None:
+        """End it, so that it begins again at once, with the code that is there now."""
+        self._called.set()
+        process = self._end()
+        if process is not None:
+            late = threading.Timer(STOP_SECONDS, process.kill)
+            late.daemon = True
+            late.start()
+
+    def _end(self) -> subprocess.Popen[bytes] | None:
+        """Ask the process to end, if one was started."""
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.send_signal(signal.SIGTERM)  # harmless when it has ended: the thread reaps it
+        return process
+
     def _keep(self) -> None:
         deaths = 0
         while not self._stopping.is_set():
+            self._called.clear()
             born = time.monotonic()
             try:
                 end = f"ended with {self._live()}"
@@ -65,10 +82,14 @@ class Companion:
                 end = f"cannot be started ({error})"
             if self._stopping.is_set():
                 return
+            if self._called.is_set():
+                log.info("the %s begins again, with the workers", self._name)
+                deaths = 0
+                continue
             deaths = 1 if time.monotonic() - born >= GROWN_UP else deaths + 1
             pause = min(RESPAWN_LAST, RESPAWN_FIRST * 2 ** min(deaths - 1, 16))
             log.warning("the %s %s; it is started again in %g s", self._name, end, pause)
-            self._stopping.wait(pause)
+            self._called.wait(pause)
 
     def _live(self) -> int | None:
         """Start it, and wait for its end: its exit code; None when we are to stop. Raises OSError."""

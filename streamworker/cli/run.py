@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -118,8 +119,7 @@ def run(
             raise CommandFailed(f"--reload is for development: leave out --with-{companions[0]}", code=2)
         _need_postgres(companions[0], target)
         with ExitStack() as stack:
-            for name in companions:
-                stack.enter_context(_companion(name, target))
+            beside = [stack.enter_context(_companion(name, target)) for name in companions]
             return _run(
                 target,
                 processes,
@@ -128,6 +128,7 @@ def run(
                 grace,
                 (log_level, log_format),
                 (metrics_port, metrics_host),
+                beside,
             )
     if reload:
         return _reload(
@@ -177,11 +178,12 @@ def _run(
     grace: str | None,
     logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
+    beside: Sequence[Companion] = (),
 ) -> int:
     log_to_stderr(*logs)
     leave_when_told()
     if processes > 1:
-        return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint)
+        return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint, beside)
     from streamworker.cli.target import load_app
     from streamworker.settings import DEFAULT_GRACE, read_endpoint
     from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
@@ -207,6 +209,7 @@ def _supervise(
     grace: str | None,
     logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
+    beside: Sequence[Companion] = (),
 ) -> int:
     """Run workers as children. The app is theirs to import."""
     from streamworker.core import durations
@@ -220,6 +223,7 @@ def _supervise(
         processes=processes,
         grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace"),
         endpoint=read_endpoint(*endpoint),
+        beside=[each.renew for each in beside],
     )
     return supervisor.run()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from streamworker.core import durations
-from streamworker.core.outcome import Fail, Retry, Success, is_put_off
+from streamworker.core.outcome import Fail, Release, Retry, Success, is_put_off
 from streamworker.worker.running import Running
 
 log = logging.getLogger("streamworker.worker")
@@ -28,8 +28,8 @@ def retried(running: Running, outcome: Retry) -> None:
     )
 
 
-class Ends:
-    """Is told what exchanges come to, and tells how jobs ended that did not simply succeed."""
+class _OfOutcomes:
+    """Is told what exchanges come to; hears outcomes only."""
 
     def answered(self, script: str, seconds: float) -> None:
         """No end of a job."""
@@ -42,6 +42,29 @@ class Ends:
 
     def parked(self, gate: str, count: int) -> None:
         """No end of a job."""
+
+
+class HandedBack(_OfOutcomes):
+    """Counts the jobs that a worker hands back as it stops."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def exchanged(
+        self,
+        settled: list[Running],
+        replies: list[bytes],
+        begun: list[Running],
+        taken: dict[str, int],
+    ) -> None:
+        """Outcomes, with what was answered to each."""
+        for running, reply in zip(settled, replies, strict=False):
+            if type(running.outcome) is Release and reply not in (b"STALE", b"GONE"):
+                self.count += 1
+
+
+class Ends(_OfOutcomes):
+    """Tells how jobs ended that did not simply succeed."""
 
     def exchanged(
         self,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from streamworker.core.errors import StreamworkerError
+from streamworker.core.text import counted
+from streamworker.worker.ends import HandedBack
 from streamworker.worker.running import Stop
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ async def farewell(parts: Parts, grace: float, at_once: asyncio.Event) -> None:
 
     What runs has `grace` seconds, or until `at_once` is set.
     """
+    handed_back = HandedBack()
+    parts.pump.tellers.append(handed_back)
     parts.crons.stop()
     parts.pump.stop_claiming()
     parts.reader.stop()
@@ -57,6 +61,7 @@ async def farewell(parts: Parts, grace: float, at_once: asyncio.Event) -> None:
     if problem is not None or limit.cancelled_caught:
         log.warning("not everything could be told to Redis; recovery will find it: %s", problem)
     parts.keeper.stop()
+    log.info("worker %s: ended, %s handed back", parts.worker.id, counted(handed_back.count, "job"))
 
 
 async def _until_told(parts: Parts) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,12 +42,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, command: Sequence[str], *, processes: int, grace: float, endpoint: Endpoint | None = None
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        grace: float,
+        endpoint: Endpoint | None = None,
+        beside: Sequence[Callable[[], None]] = (),
     ) -> None:
+        """`beside`: called in a rolling restart once new code has come up, to renew what runs beside it."""
         self._command = list(command)
         self._places = [Place(number) for number in range(1, processes + 1)]
         self._grace = grace
         self._endpoint = endpoint
+        self._beside = beside
         self._stopping = asyncio.Event()
         self._wanted = asyncio.Event()  # a rolling restart was asked for
         self._signals = 0
@@ -82,6 +90,7 @@ class Supervisor:
                 await self._end()
                 if server is not None:
                     await server.close()
+        log.info("supervisor: all processes have ended")
         return self._code
 
     async def _answer(self) -> HttpServer | None:
@@ -185,6 +194,9 @@ class Supervisor:
                         place.number,
                     )
                     break
+                if place is self._places[0]:  # early: an older mirror may not read what new workers write
+                    for renew in self._beside:
+                        renew()
             else:
                 log.info("supervisor: rolling restart is done")
 

@@ -91,6 +91,7 @@ def test_an_idle_worker_ends_at_once(
 
         assert ended_within(worker, asked) < 1.0
         assert "Traceback" not in worker.log()
+        assert worker.log().splitlines()[-1].endswith(": ended, 0 jobs handed back")
 
     assert gone_without_a_trace(observer) == []
 
@@ -108,6 +109,7 @@ async def test_sigterm_lets_jobs_end_and_hands_the_rest_back(
         asked = Stopwatch()
         worker.terminate()
         took = await asyncio.to_thread(ended_within, worker, asked)
+        assert worker.log().splitlines()[-1].endswith(": ended, 2 jobs handed back")
 
     assert took < 3.0
     assert asked.seconds >= 2.0

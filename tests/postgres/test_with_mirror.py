@@ -36,6 +36,13 @@ async def test_it_mirrors_what_the_workers_do_and_ends_with_them(stage: Stage, p
 
     await stage.enqueue(40)
     await wait_until_async(stage.settled, timeout=PATIENCE, what="all is over and mirrored")
+    if processes == "2":  # new code is for the mirror as well
+        os.kill(worker.pid, signal.SIGHUP)
+        wait_until(lambda: mirror_pid(worker) != pid, timeout=PATIENCE, what="another mirror")
+        assert "the mirror begins again" in worker.log()
+        worker.wait_for_log("rolling restart is done", timeout=PATIENCE)
+        assert not alive(pid)
+        pid = mirror_pid(worker)
     worker.terminate()
 
     assert worker.wait() == 0
