@@ -73,6 +73,7 @@ class Commands(TyperGroup):
             # A terminal that cannot show a character gets its escape, not a traceback.
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        _trim()
         try:
             returned = super().main(
                 args, prog_name or "streamworker", complete_var, False, windows_expand_args, **extra
@@ -88,6 +89,13 @@ class Commands(TyperGroup):
         except Exception as error:
             code = report(error)
         sys.exit(code)
+
+
+def _trim() -> None:
+    """Settings without the end of a line, as an --env-file or a secret has it, for options that take them."""
+    for name, value in list(os.environ.items()):
+        if name.startswith("STREAMWORKER_") and value != value.strip():
+            os.environ[name] = value.strip()
 
 
 def leave_when_told(code: int = 0) -> None:

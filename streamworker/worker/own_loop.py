@@ -58,7 +58,7 @@ LOOP_VARIABLE = "STREAMWORKER_LOOP"
 
 def maker() -> Callable[[], asyncio.AbstractEventLoop]:
     """What makes the loop that was asked for. Raises ConfigurationError."""
-    match os.environ.get(LOOP_VARIABLE) or "asyncio":
+    match os.environ.get(LOOP_VARIABLE, "").strip() or "asyncio":
         case "asyncio":
             return asyncio.new_event_loop
         case "uvloop":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamworker.cli.main import command_line
+from streamworker.worker.own_loop import maker
 
 #: Nothing listens there: what is wrong with the line is found before anybody asks.
 NOWHERE = ("--app", "x", "--redis-url", "redis://127.0.0.1:1/0")
@@ -120,6 +122,20 @@ def test_what_another_setting_mends_ends_with_2(
         monkeypatch.setenv(f"STREAMWORKER_{name}", given)
 
     assert refused(*line.split(), code=2)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " "])
+def test_the_end_of_a_line_does_not_belong_to_a_setting(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an --env-file or a secret has it."""
+    monkeypatch.setenv("STREAMWORKER_LOG_FORMAT", f"text{end}")
+
+    assert "no module 'exit_nowhere'" in refused("run", "exit_nowhere:app", code=2)
+
+
+def test_nor_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMWORKER_LOOP", "asyncio\n")
+
+    assert maker() is asyncio.new_event_loop
 
 
 def test_what_may_work_the_next_time_ends_with_1() -> None:
