@@ -1,7 +1,7 @@
 """Takes in the jobs that were open or dead before the mirror was on: their envelopes are not in the log.
 
-And marks those that were open when Postgres last heard of them, and ended while the mirror was off: after a
-loss of Redis they would run again.
+And writes down the ends of those that were open when Postgres last heard of them, and ended while the mirror
+was off, or marks those whose ends nobody knows: after a loss of Redis they would run again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from streamworker.core.ids import shard_of
 from streamworker.core.job import Record
-from streamworker.core.states import WAITING, Status
+from streamworker.core.states import TERMINAL, WAITING, Status
 from streamworker.postgres import copying, letters, rows
 from streamworker.postgres.census import Census
 from streamworker.postgres.connection import concerns_data
-from streamworker.postgres.folding import JobRow, error_text, text
+from streamworker.postgres.folding import JobRow, error_text, read_json, text
 from streamworker.store.caller import Caller
 from streamworker.store.events import pairs
 from streamworker.store.keys import Keys
@@ -101,6 +101,7 @@ class Adopter:
         return adopted + await self._take_in_letters(page)
 
     async def _take_in_letters(self, page: Sequence[JobRow]) -> int:
+        await self._move(page)  # some may have died while the mirror was off
         complete = await self._complete([row.id for row in page])
         found = [row for row in page if row.payload and row.id not in complete]
         if not found:
@@ -113,16 +114,49 @@ class Adopter:
     async def _complete(self, ids: Sequence[str]) -> set[str]:
         return {row["id"] for row in await self._connection.fetch(COMPLETE, ids)}
 
-    async def mark_unseen(self) -> int:
-        """Mark the open jobs that Redis has no record of, and return how many there are.
+    async def end_unseen(self) -> tuple[int, int]:
+        """Of the jobs that are open in Postgres, write down the ends that Redis knows, and mark those that it
+        has no record of. Returns how many of each.
 
         Their ends are not in the log, which is read up to now: they came while the mirror was not on.
         """
-        marked = 0
-        async for unseen in self._census.missing(self._connection, TOLD):
+        ended = marked = 0
+        async for ids in self._census.stored(self._connection, TOLD):
+            found = list(zip(ids, await self._census.raw(ids), strict=True))
+            over = [record for job_id, raw in found if raw and (record := ended_record(job_id, raw))]
+            await self._move([await self._end(record) for record in over])
+            unseen = [job_id for job_id, raw in found if raw is None]
             await self._connection.execute(MARK, unseen)
-            marked += len(unseen)
-        return marked
+            ended, marked = ended + len(over), marked + len(unseen)
+        return ended, marked
+
+    async def _end(self, record: Record) -> JobRow:
+        row = await self._row(record, carry=False)
+        row.finished_ms = row.updated_ms = record.finished_at or row.updated_ms
+        result, error = await self._caller.command("HMGET", self._keys.body(record.job_id), "result", "error")
+        if record.status is Status.SUCCEEDED:
+            short = record.text("re")
+            row.result = result if short is None else short.encode()
+            row.result_json = row.result if read_json(row.result)[1] else None
+        else:
+            row.error = error_text(error)
+        return row
+
+    async def _move(self, found: Sequence[JobRow]) -> None:
+        """Write what they are, where Postgres has less of them; or each alone when it refuses one."""
+        link, namespace = self._connection, self._keys.namespace
+        try:
+            async with link.transaction():
+                if recast := [row for row in found if row.payload is not None]:
+                    await link.execute(rows.CARRY_JOBS, namespace, *rows.carried_arrays(recast))
+                if found:
+                    await link.execute(rows.UPDATE_JOBS, namespace, *rows.updated_arrays(found))
+        except Exception as error:
+            if not concerns_data(error):
+                raise
+            if len(found) > 1:
+                for row in found:
+                    await self._move([row])
 
     async def _take_in(self, found: Sequence[JobRow]) -> int:
         """Write these, or each alone when Postgres refuses one of them; how many it took."""
@@ -145,8 +179,8 @@ class Adopter:
             return 0
         return sum([await self._take_in([row]) for row in found])
 
-    async def _row(self, record: Record) -> JobRow:
-        payload = await self._envelope(record)
+    async def _row(self, record: Record, *, carry: bool = True) -> JobRow:
+        payload = await self._envelope(record) if carry else None
         error_class, _, error_code = (record.text("ec") or "").partition(" ")
         fields = {name: record.text(name) for name in LASTING}
         row = JobRow(
@@ -190,6 +224,15 @@ class Adopter:
                 return pairs(found[0][1]).get(b"env")
         data: bytes | None = await self._caller.command("HGET", self._keys.body(record.job_id), "env")
         return data
+
+
+def ended_record(job_id: str, raw: bytes) -> Record | None:
+    """The record of a job that is over; None for another, or one that cannot be read."""
+    try:
+        record = Record.parse(job_id, raw)
+    except ValueError:
+        return None
+    return record if record.status in TERMINAL else None
 
 
 def letter_row(fields: Mapping[bytes, bytes]) -> JobRow:

@@ -186,7 +186,10 @@ class Mirror:
             log.info("mirror %s: took in %d jobs that are older than it", self._name, adopted)
         if dead:
             log.info("mirror %s: took in %d dead letters that are older than it", self._name, dead)
-        if not was_on and (unseen := await adopter.mark_unseen()):
+        ended, unseen = (0, 0) if was_on else await adopter.end_unseen()
+        if ended:
+            log.info("mirror %s: %d jobs ended while it was not on", self._name, ended)
+        if unseen:
             log.warning(
                 "mirror %s: %d jobs that Postgres has as open are not in Redis any more; they ended or were "
                 "lost while the mirror was not on, and are not restored", self._name, unseen,

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import asyncpg
 
-from streamworker import App, Context, PersistentError
+from streamworker import App, Client, Context, PersistentError
 from streamworker.core.states import Status
 from streamworker.ops import dlq
 from streamworker.ops.dlq.letters import DeadLetter
+from streamworker.postgres import offsets
 from streamworker.postgres.mirror import Mirror
+from streamworker.postgres.switch import Switch
 from streamworker.postgres.verify import Verifier
 from tests.integration.serving import failure, serving
 from tests.outbox.test_first_mirror import mirroring
@@ -115,3 +117,37 @@ async def test_verify_tells_of_letters_without_arguments(
 
         await wait_until_async(completed, what="their envelopes are taken in")
     assert await sql.fetchval("SELECT count(*) FROM streamworker.jobs WHERE payload IS NULL") == 0
+
+
+async def test_ends_that_only_redis_has_seen_are_taken_in_and_nothing_runs_again(
+    shop: App, sql: asyncpg.Connection, dsn: str
+) -> None:
+    """The mirror was off meanwhile, and a keeper has trimmed the log."""
+    queue = shop.queue()
+
+    @shop.task
+    async def refuse(ctx: Context, order: int) -> None:
+        raise PersistentError(f"order {order} is closed", code="closed")
+
+    async with mirroring(shop, dsn):
+        done, dead = await shop.tasks["ship"].enqueue(1), await refuse.enqueue(2)
+        await all_read(shop)
+    await offsets.end(sql, "late", 0)
+    await Switch(queue.caller, queue.keys).off()
+    async with serving(shop):
+        assert await done.result(10) == 1
+        await failure(dead)
+    before = await all_letters(shop)
+    await queue.caller.command("DEL", queue.keys.events)
+
+    async with mirroring(shop, dsn):
+        pass
+    found = await Verifier(sql, queue.caller, queue.keys).run(patience=0.1)
+    assert (found.differences, found.unseen) == ([], 0)
+    await queue.caller.command("FLUSHALL")
+    restored = await Mirror(shop.settings, dsn, "m").reconcile()
+
+    assert (restored.restored, restored.dead_letters) == ([], 1)
+    assert replace((await all_letters(shop))[dead.id], letter="") == replace(before[dead.id], letter="")
+    async with Client(shop.settings.redis_url, app="late", postgres_dsn=dsn) as client:
+        assert await client.result(done.id, timeout=1) == 1
