@@ -21,6 +21,8 @@ log = logging.getLogger("streamworker.companion")
 PORT_VARIABLE = "STREAMWORKER_METRICS_PORT"
 #: Seconds until a dead companion is started again, doubling while it dies young.
 RESPAWN_FIRST, RESPAWN_LAST = 0.5, 30.0
+#: The exit code that says nothing but another setting helps, and deaths after which the pause is the longest.
+WRONG, OFTEN = 2, 6
 #: Seconds of life after which a death counts as the first again.
 GROWN_UP = 60.0
 #: Seconds that it gets to end by itself.
@@ -54,6 +56,13 @@ class Companion:
             process.kill()
             self._thread.join()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs, or whose end nobody has heard of yet."""
+        with self._lock:
+            process = self._process
+        return None if process is None or process.returncode is not None else process.pid
+
     def renew(self) -> None:
         """End it, so that it begins again at once, with the code that is there now."""
         self._called.set()
@@ -76,8 +85,13 @@ class Companion:
         while not self._stopping.is_set():
             self._called.clear()
             born = time.monotonic()
+            level = logging.WARNING
             try:
-                end = f"ended with {self._live()}"
+                code = self._live()
+                end = f"ended with {code}"
+                if code == WRONG:
+                    level, end = logging.ERROR, f"{end}, since a setting is wrong: see what it said"
+                    deaths = OFTEN  # it may be mended from outside, by a migration or a secret: not at once
             except OSError as error:  # no memory, too many processes or files: others may end
                 end = f"cannot be started ({error})"
             if self._stopping.is_set():
@@ -88,7 +102,7 @@ class Companion:
                 continue
             deaths = 1 if time.monotonic() - born >= GROWN_UP else deaths + 1
             pause = min(RESPAWN_LAST, RESPAWN_FIRST * 2 ** min(deaths - 1, 16))
-            log.warning("the %s %s; it is started again in %g s", self._name, end, pause)
+            log.log(level, "the %s %s; it is started again in %g s", self._name, end, pause)
             self._called.wait(pause)
 
     def _live(self) -> int | None:

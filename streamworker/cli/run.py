@@ -223,7 +223,7 @@ def _supervise(
         processes=processes,
         grace=durations.parse(DEFAULT_GRACE if grace is None else grace, what="grace"),
         endpoint=read_endpoint(*endpoint),
-        beside=[each.renew for each in beside],
+        beside=beside,
     )
     return supervisor.run()
 

@@ -11,10 +11,10 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from streamworker.core.errors import ConfigurationError
 from streamworker.settings import Endpoint
@@ -32,6 +32,19 @@ FIRST_ALONE = 10.0
 COMING_UP = 60.0
 #: Seconds beyond their grace until children that do not end are killed.
 BEYOND_GRACE = 15.0
+#: Seconds until it is looked again who has ended, behind one that somebody else waits for.
+HIDDEN = 0.05
+
+
+class Beside(Protocol):
+    """A process that is another's to wait for, and has the same code as the workers."""
+
+    @property
+    def pid(self) -> int | None:
+        """None: there is none, or its end was heard of."""
+
+    def renew(self) -> None:
+        """End it, and start it again."""
 
 
 class Supervisor:
@@ -48,9 +61,9 @@ class Supervisor:
         processes: int,
         grace: float,
         endpoint: Endpoint | None = None,
-        beside: Sequence[Callable[[], None]] = (),
+        beside: Sequence[Beside] = (),
     ) -> None:
-        """`beside`: called in a rolling restart once new code has come up, to renew what runs beside it."""
+        """`beside`: renewed in a rolling restart once new code has come up."""
         self._command = list(command)
         self._places = [Place(number) for number in range(1, processes + 1)]
         self._grace = grace
@@ -152,6 +165,10 @@ class Supervisor:
             its_place = ours.get(found.si_pid)
             if its_place is not None and its_place.child is not None:
                 self._bury(its_place, its_place.child)
+            elif any(found.si_pid == each.pid for each in self._beside):
+                # A thread waits for it, and would not hear its exit code from us; it hides others until then.
+                asyncio.get_running_loop().call_later(HIDDEN, self._reap)
+                return
             else:
                 with suppress(ChildProcessError):
                     os.waitpid(found.si_pid, os.WNOHANG)
@@ -195,8 +212,8 @@ class Supervisor:
                     )
                     break
                 if place is self._places[0]:  # early: an older mirror may not read what new workers write
-                    for renew in self._beside:
-                        renew()
+                    for each in self._beside:
+                        each.renew()
             else:
                 log.info("supervisor: rolling restart is done")
 

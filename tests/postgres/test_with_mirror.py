@@ -43,6 +43,8 @@ async def test_it_mirrors_what_the_workers_do_and_ends_with_them(stage: Stage, p
         worker.wait_for_log("rolling restart is done", timeout=PATIENCE)
         assert not alive(pid)
         pid = mirror_pid(worker)
+        os.kill(pid, signal.SIGKILL)
+        worker.wait_for_log("the mirror ended with -9", timeout=PATIENCE)
     worker.terminate()
 
     assert worker.wait() == 0
