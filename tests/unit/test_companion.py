@@ -53,7 +53,7 @@ def test_a_companion_that_waits_after_a_death_does_not_wait_any_longer(
     command = ["/bin/sh", "-c", f"echo $$ >> {told}; exit 1"]
     with Companion("relay", command) as relay:
         wait_until(
-            lambda: "the relay ended with 2; it is started again in 30 s" in caplog.text, what="it died"
+            lambda: "the relay ended with 1; it is started again in 30 s" in caplog.text, what="it died"
         )
 
         relay.renew()
