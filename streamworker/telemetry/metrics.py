@@ -103,7 +103,10 @@ class Metrics:
             cell = of_lane.get(job.task_name) or of_lane[OTHER]
             if reply in (b"STALE", b"GONE"):
                 cell.task.stale += 1
-            elif job.outcome is not None and (reply == b"OK" or not is_put_off(job.outcome, reply)):
+            elif reply != b"OK" and is_put_off(job.outcome, reply):
+                if job.started is not None:
+                    cell.task.retried.observe(job.ended - job.started)  # it goes on, to be looked at
+            elif job.outcome is not None:
                 self._settled(job, cell)
         for job in begun:
             claim = job.claim

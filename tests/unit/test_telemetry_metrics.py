@@ -113,6 +113,29 @@ def test_outcomes_are_counted_by_lane_task_and_code(metrics: Metrics) -> None:
     assert found[retries] == 1
 
 
+def test_a_failure_that_is_put_off_counts_once_it_is_one(metrics: Metrics) -> None:
+    """Its effect is looked for first, by a claim that is no attempt (D14)."""
+    look = told(fail("bad_total"))
+    look.claim.bury, look.started = True, None
+    waits = told(Retry(30_000, ErrorClass.UNKNOWN, "-", "", "-", Reason.BURIAL_WAITS))
+    waits.claim.bury, waits.started = True, None
+    failed = ("streamworker_jobs_processed_total", "lane=normal", "outcome=failed", "task=pack")
+    code = ("streamworker_job_failures_total", "error_code=bad_total", "task=pack")
+
+    metrics.exchanged([told(fail("bad_total"))] * 2, [b"OK burial", b"ALREADY retry"], [], {})
+    metrics.exchanged([waits], [b"OK"], [waits, look], {})
+    before = read(metrics)
+    metrics.exchanged([look], [b"OK"], [], {})
+    after = read(metrics)
+
+    assert (before[failed], before[code], after[failed], after[code]) == (0, 0, 1, 1)
+    retried = ("streamworker_jobs_processed_total", "lane=normal", "outcome=retried", "task=pack")
+    assert after[retried] == 0
+    took = "streamworker_job_duration_seconds_count"
+    assert after[(took, "outcome=retried", "task=pack")] == 2, "the handler ran, and the job went on"
+    assert (took, "outcome=failed", "task=pack") not in after
+
+
 def test_only_what_was_recorded_counts_as_an_outcome(metrics: Metrics) -> None:
     settled = [told(Success()), told(Success()), told(Success()), told(Release(Reason.SHUTDOWN))]
 
