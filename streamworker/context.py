@@ -140,7 +140,7 @@ class Context:
         Whatever the outcome is: what the handler wrote may be there. When the worker dies in between, the old
         values are believed until their time is over. Raises InvalidArgument.
         """
-        from streamworker.flow.cache import check_keys
+        from streamworker.flow.entries import check_keys
 
         check_keys(keys)
         if self._stale is None:

@@ -14,8 +14,7 @@ import random
 import secrets
 import time
 import weakref
-import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,7 +25,8 @@ import orjson
 
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import ConfigurationError, InvalidArgument, StreamworkerError
+from streamworker.core.errors import ConfigurationError, StreamworkerError
+from streamworker.flow.entries import check, encoded, packed, unpacked
 from streamworker.flow.flights import Flight
 from streamworker.flow.locks import key_of, runs_here
 from streamworker.settings import Settings
@@ -123,12 +123,12 @@ class Cache:
         an older one is none. `fresh` loads in any case. What `load` raises is raised; its outage is not.
         Raises ConfigurationError when `load` asks for the same key, which would wait for itself.
         """
-        _check(key, version)
+        check(key, version)
         seconds = self.ttl if ttl is None else durations.parse(ttl, what="cache: ttl")
         flight = Flight(self, key)
         if self._keys is None:
             with flight.flying():
-                return orjson.loads(_encoded(await _loaded(load)))
+                return orjson.loads(encoded(await _loaded(load)))
         home = self._home()
         if fresh:
             with flight.flying():
@@ -161,7 +161,7 @@ class Cache:
         In a handler, `ctx.invalidate` does so once the outcome is recorded.
         """
         for key in keys:
-            _check(key, 0)
+            check(key, 0)
         if self._keys is None or not keys:
             return []
         home = self._home()
@@ -238,9 +238,9 @@ class Cache:
         if answer.token is not None:
             holding = asyncio.get_running_loop().create_task(self._hold(home, key))
         try:
-            body = _encoded(await _loaded(load))
+            body = encoded(await _loaded(load))
             if len(body) <= MAX_BYTES:
-                entry = b"%d %08x\n%b" % (version, _checksum(key, body), body)
+                entry = packed(key, version, body)
         finally:
             if answer.token is not None and holding is not None:
                 holding.cancel()
@@ -286,7 +286,7 @@ class Cache:
         if reply[0] == b"WAIT":
             return _Answer(CacheResult.MISS, left=int(reply[1]) / 1000)
         if reply[0] == b"HIT":
-            body = _unpacked(key, reply[1])
+            body = unpacked(key, reply[1])
             if body is not None:
                 return _Answer(CacheResult.HIT, entry=body)
             assert self._keys is not None
@@ -372,42 +372,3 @@ def _called(load: Load) -> Any:
         return load()
     except StopIteration as error:  # no future holds one
         raise RuntimeError("load raised StopIteration") from error
-
-
-def _encoded(value: Any) -> bytes:
-    """As JSON: a value looks the same whether it was cached or not. Raises InvalidArgument."""
-    try:
-        return orjson.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument("cached value", value, f"is nothing that JSON holds: {error}") from None
-
-
-def _unpacked(key: str, data: bytes) -> bytes | None:
-    """The value as JSON; None for what was not kept for this key."""
-    head, _, body = data.partition(b"\n")
-    try:
-        _, checksum = head.split(b" ")
-        return body if int(checksum, 16) == _checksum(key, body) else None
-    except ValueError:
-        return None
-
-
-def _checksum(key: str, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(key.encode()))
-
-
-def _check(key: object, version: object) -> None:
-    if not isinstance(key, str) or not key:
-        raise InvalidArgument("cache key", key, 'is a text that names one value, such as f"price:{sku}"')
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument("cache key", key, "has a lone surrogate, which UTF-8 cannot hold") from None
-    if type(version) is not int or not 0 <= version < 2**53:
-        raise InvalidArgument("version", version, "is a whole number from 0 on")
-
-
-def check_keys(keys: Iterable[object]) -> None:
-    """Raises InvalidArgument."""
-    for key in keys:
-        _check(key, 0)
