@@ -20,6 +20,7 @@ NAMES = (
     "streamworker.outbox",
     "streamworker.supervisor",
     "streamworker.telemetry",
+    "streamworker.testing",
     "streamworker.transitions",
     "streamworker.worker",
 )

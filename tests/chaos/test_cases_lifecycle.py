@@ -161,7 +161,9 @@ def test_a_task_that_only_the_next_release_knows_waits_for_it_uncharged(kind: st
         wait_until(lambda: bench.record(job).number("du") is not None, what="it is handed back with a delay")
         back = bench.record(job)
         assert (back.status, back.attempt, back.starts, back.strikes) == ("queued", 0, 0, 0)
-        wait_until(lambda: bench.log(job)[-1].reason == "unknown_task", what="the log says why")
+        wait_until(
+            lambda: [line.reason for line in bench.log(job)][-1:] == ["unknown_task"], what="the log says why"
+        )
 
         bench.fleet._env["CASE_OLD"] = ""
         bench.add_worker()
