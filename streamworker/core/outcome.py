@@ -53,6 +53,10 @@ class Release:
 Outcome = Success | Retry | Fail | Release
 
 
+#: What a settle is answered of which nothing was recorded: another claim has the job, or it is gone.
+NOT_RECORDED = (b"STALE", b"GONE")
+
+
 def is_put_off(outcome: Outcome | None, reply: bytes) -> bool:
     """Whether a failure is not recorded as one yet: the job's effect is looked for first (D14).
 

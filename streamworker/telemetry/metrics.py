@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, Protocol
 
 from streamworker.core.job import Claim
-from streamworker.core.outcome import Fail, Outcome, Retry, Success, is_put_off
+from streamworker.core.outcome import NOT_RECORDED, Fail, Outcome, Retry, Success, is_put_off
 from streamworker.core.states import Reason
 from streamworker.telemetry.catalogue import SECONDS, SHORT_SECONDS
 from streamworker.telemetry.cells import TOLD_APART, CallCell, Cell, LockCell, TaskCell
@@ -101,7 +101,7 @@ class Metrics:
             claim = job.claim
             of_lane = cells[claim.lane]
             cell = of_lane.get(job.task_name) or of_lane[OTHER]
-            if reply in (b"STALE", b"GONE"):
+            if reply in NOT_RECORDED:
                 cell.task.stale += 1
             elif reply != b"OK" and is_put_off(job.outcome, reply):
                 if job.started is not None:

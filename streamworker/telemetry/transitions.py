@@ -15,7 +15,7 @@ from typing import Protocol
 import orjson
 
 from streamworker.core.job import Candidate, Claim, Envelope
-from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success, is_put_off
+from streamworker.core.outcome import NOT_RECORDED, Fail, Outcome, Release, Retry, Success, is_put_off
 from streamworker.core.states import Reason, Status
 from streamworker.core.text import inert_json
 
@@ -28,7 +28,6 @@ MAX_PARTS = 1000
 #: Marks a record whose message is lines of JSON already.
 READY = "streamworker_lines"
 _READY = {READY: True}
-_REFUSED = (b"STALE", b"GONE")
 
 
 def _edge(before: Status, after: Status, reason: str) -> str:
@@ -100,7 +99,7 @@ class Transitions:
         head = self._now()
         lines: list[str] = []
         for job, reply in zip(settled, replies, strict=False):
-            if reply in _REFUSED:
+            if reply in NOT_RECORDED:
                 continue
             who, started = job.who or self._who(job), job.started
             outcome = job.outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from streamworker.core import durations
-from streamworker.core.outcome import Fail, Release, Retry, Success, is_put_off
+from streamworker.core.outcome import NOT_RECORDED, Fail, Release, Retry, Success, is_put_off
 from streamworker.worker.running import Running
 
 log = logging.getLogger("streamworker.worker")
@@ -59,7 +59,7 @@ class HandedBack(_OfOutcomes):
     ) -> None:
         """Outcomes, with what was answered to each."""
         for running, reply in zip(settled, replies, strict=False):
-            if type(running.outcome) is Release and reply not in (b"STALE", b"GONE"):
+            if type(running.outcome) is Release and reply not in NOT_RECORDED:
                 self.count += 1
 
 
@@ -77,7 +77,7 @@ class Ends(_OfOutcomes):
         for running, reply in zip(settled, replies, strict=False):
             outcome = running.outcome
             if type(outcome) is Fail:
-                if reply not in (b"STALE", b"GONE"):
+                if reply not in NOT_RECORDED:
                     _failed(running, outcome, put_off=is_put_off(outcome, reply))
             elif running.claim.bury and type(outcome) is Success:
                 log.info(

@@ -19,7 +19,7 @@ from typing import Any
 
 from streamworker.core.job import Claim
 from streamworker.core.lanes import Lane, Plan
-from streamworker.core.outcome import Release
+from streamworker.core.outcome import NOT_RECORDED, Release
 from streamworker.core.states import Reason
 from streamworker.settings import Settings
 from streamworker.store import scripts
@@ -302,7 +302,7 @@ class Pump:
         self._unsent.accepted()
         for running, reply in zip(flight.settled, replies, strict=False):
             self.holdings.let_go(running)
-            if reply in (b"STALE", b"GONE"):
+            if reply in NOT_RECORDED:
                 report_stale(running, reply.decode())
             if running.stale:
                 self.on_stale(running.stale)

@@ -42,6 +42,10 @@ def lines_of(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [line for text in found for line in text.split("\n")]
 
 
+def told_of(caplog: pytest.LogCaptureFixture, job_id: str) -> list[str]:
+    return [line for line in lines_of(caplog, "streamworker.worker") if line.startswith(f"job {job_id}")]
+
+
 async def test_the_log_tells_the_end_once(
     app: App, shop: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -52,7 +56,7 @@ async def test_the_log_tells_the_end_once(
         job = await pay.enqueue("p1")
         await failure(job)
 
-    told = [line for line in lines_of(caplog, "streamworker.worker") if line.startswith(f"job {job.id}")]
+    told = told_of(caplog, job.id)
     of_job = f"job {job.id} of task pay:"
     later = "; it ends once it is known whether its effect was committed"
     assert told == [
@@ -71,7 +75,7 @@ async def test_the_log_tells_that_a_committed_effect_won(
         job = await pay.enqueue("p1")
         await job.result(10)
 
-    told = [line for line in lines_of(caplog, "streamworker.worker") if line.startswith(f"job {job.id}")]
+    told = told_of(caplog, job.id)
     assert told[1:] == [f"job {job.id} of task pay: its effect was committed, so it has succeeded"]
 
 

@@ -355,7 +355,7 @@ def _cron(overlap: str, *, held: bool = False) -> Arrange:
     return arrange
 
 
-def note_a_cron(shard: Shard) -> scripts.Call:
+def note_a_cron(shard: Shard, schedule: str = "UTC * * * * *", was: str = "") -> scripts.Call:
     return scripts.cron(
         clock=shard.clock,
         worker="w1",
@@ -364,25 +364,15 @@ def note_a_cron(shard: Shard) -> scripts.Call:
         tick="",
         ttl_ms=0,
         overlap="skip",
-        schedule="UTC * * * * *",
+        schedule=schedule,
+        was=was,
         rows=(),
     )
 
 
 def change_the_schedule_of_a_cron(shard: Shard) -> scripts.Call:
     shard.send(note_a_cron(shard))
-    return scripts.cron(
-        clock=shard.clock,
-        worker="w1",
-        retention_ms=RETENTION,
-        name="add",
-        tick="",
-        ttl_ms=0,
-        overlap="skip",
-        schedule="UTC 0 * * * *",
-        was="UTC * * * * *",
-        rows=(),
-    )
+    return note_a_cron(shard, "UTC 0 * * * *", was="UTC * * * * *")
 
 
 def recall(shard: Shard) -> scripts.Call:
