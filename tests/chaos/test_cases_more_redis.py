@@ -67,13 +67,23 @@ async def test_a_user_with_few_rights_works_and_asks_for_the_others_only_now_and
             return time.time() - ((await app.queue().record(job.id)).finished_at or 0) / 1000
 
         with redis.Redis.from_url(server.url) as client:
+            began = time.monotonic()
             async with serving(app):
                 late = await asyncio.gather(wait(0.0), wait(0.1), wait(0.2))
                 await asyncio.sleep(2 * LEASE)  # housekeeping comes once in a lease
+            seconds = time.monotonic() - began
             refused = client.info("errorstats").get("errorstat_NOPERM", {"count": 0})["count"]
+            rejected = {
+                name: stats["rejected_calls"]
+                for name, stats in client.info("commandstats").items()
+                if name != "cmdstat_client|setinfo"  # twice for each connection, by redis-py
+            }
 
     assert max(late) < 1.0
-    assert refused == 0 if rights == DOCUMENTED else refused < 50
+    if rights == DOCUMENTED:
+        assert refused == 0
+    else:  # on a busy machine there is more time for housekeeping
+        assert max(rejected.values()) < 20 * seconds, rejected
 
 
 async def test_steps_that_are_refused_keep_no_other_from_being_done(
