@@ -92,6 +92,13 @@ def run(
             "--with-relay", help="Run `streamworker outbox relay` beside it, as a process of its own."
         ),
     ] = False,
+    until_idle: Annotated[
+        bool,
+        typer.Option(
+            "--until-idle",
+            help="End once nothing waits, runs or is due in its lanes; with one process.",
+        ),
+    ] = False,
     reload: Annotated[
         bool,
         typer.Option("--reload", help="For development: start again when a .py file below here changes."),
@@ -111,6 +118,11 @@ def run(
 
     Example: streamworker run shop.tasks:app --processes 2 --concurrency 64
     """
+    if until_idle and (processes > 1 or reload):
+        from streamworker.cli.edge import CommandFailed
+
+        other = "--reload" if reload else "--processes"
+        raise CommandFailed(f"--until-idle is for one process that ends: leave out {other}", code=2)
     companions = [name for name, wanted in (("mirror", with_mirror), ("relay", with_relay)) if wanted]
     if companions:
         if reload:
@@ -129,6 +141,7 @@ def run(
                 (log_level, log_format),
                 (metrics_port, metrics_host),
                 beside,
+                until_idle=until_idle,
             )
     if reload:
         return _reload(
@@ -141,7 +154,14 @@ def run(
             (metrics_port, metrics_host),
         )
     return _run(
-        target, processes, concurrency, lanes, grace, (log_level, log_format), (metrics_port, metrics_host)
+        target,
+        processes,
+        concurrency,
+        lanes,
+        grace,
+        (log_level, log_format),
+        (metrics_port, metrics_host),
+        until_idle=until_idle,
     )
 
 
@@ -179,6 +199,8 @@ def _run(
     logs: tuple[LogLevel, LogFormat],
     endpoint: tuple[int | None, str | None],
     beside: Sequence[Companion] = (),
+    *,
+    until_idle: bool,
 ) -> int:
     log_to_stderr(*logs)
     leave_when_told()
@@ -197,6 +219,7 @@ def _run(
         grace=DEFAULT_GRACE if grace is None else grace,
         metrics_port=endpoint[0],
         metrics_host=endpoint[1],
+        until_idle=until_idle,
     )
     return worker.run()
 

@@ -35,6 +35,7 @@ from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Session
 from streamworker.worker.steering import Steering
 from streamworker.worker.sweep import Sweep
+from streamworker.worker.until_idle import UntilIdle
 
 if TYPE_CHECKING:
     from streamworker.app import App
@@ -111,6 +112,11 @@ class Parts:
         )
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self.watcher: Watcher | None = None
+        self.until_idle = (
+            UntilIdle(worker.lanes, Keys(settings.namespace), self.keeper.caller, worker.stop)
+            if worker.until_idle
+            else None
+        )
         self.sweep = Sweep(self)
         self.dropping: set[asyncio.Task[Any]] = set()  # of the cache, until it is done
         self.pump.on_stale = self._drop

@@ -46,6 +46,8 @@ class Worker:
     `processes_for_tasks` is how many child processes run the jobs of tasks that have `run_in="process"`; by
     default one for each processor, but no more than slots. They are started when they are needed.
 
+    With `until_idle` it stops by itself once nothing waits, runs or is due in its lanes.
+
     `metrics_port` and `metrics_host` are for `run`: where probes and scrapes are answered over HTTP. By
     default that is where `STREAMWORKER_METRICS_PORT` and `STREAMWORKER_METRICS_HOST` say, else nowhere.
     """
@@ -60,6 +62,7 @@ class Worker:
         metrics_port: int | None = None,
         metrics_host: str | None = None,
         processes_for_tasks: int | None = None,
+        until_idle: bool = False,
     ) -> None:
         origin.refuse_while_loading()
         if type(concurrency) is not int or concurrency < 1:
@@ -78,6 +81,7 @@ class Worker:
         if type(processes_for_tasks) is not int or processes_for_tasks < 1:
             raise ConfigurationError(f"processes_for_tasks must be 1 or more, not {processes_for_tasks!r}")
         self.processes_for_tasks = processes_for_tasks
+        self.until_idle = until_idle
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
         #: Told what happens here; None: nobody asked for it.
@@ -192,8 +196,9 @@ class Worker:
                     group.start_soon(parts.sweep.run)
                     group.start_soon(parts.quarantine.run)
                     group.start_soon(parts.read_scripts)
-                    if parts.watcher is not None:
-                        group.start_soon(parts.watcher.run)
+                    for part in (parts.watcher, parts.until_idle):
+                        if part is not None:
+                            group.start_soon(part.run)
                     try:
                         await self._stopping.wait()
                     finally:

@@ -55,6 +55,8 @@ def refused(*arguments: str, code: int) -> str:
         ("run exit_shop:app --lanes priorty", "is no lane of this app"),
         ("run exit_shop:app --lanes ,", "at least one lane"),
         ("run exit_shop:app --concurrency 0", "--concurrency"),
+        ("run exit_shop:app --until-idle --processes 2", "leave out --processes"),
+        ("run exit_shop:app --until-idle --reload", "leave out --reload"),
         ("run exit_shop:ap", "has no 'ap'"),
         ("run exit_shop:number", "is no App"),
         ("run exit_shpo:app", "did you mean exit_shop"),
