@@ -39,6 +39,15 @@ async def oldest_deferred_ms(command: Command, keys: Keys, lane: str, now: int) 
     return None if at is None else max(0, now - at)
 
 
+async def lanes_at_work(command: Command, keys: Keys) -> set[str]:
+    """Lanes of which workers hold jobs, by the counters, whether or not an app still has them."""
+    counters = pairs(await command("HGETALL", keys.stats))
+    found = (
+        name.decode("utf-8", "replace").partition(":") for name, count in counters.items() if int(count) > 0
+    )
+    return {lane for place, _, lane in found if place == "in_flight"}
+
+
 async def _head_of(command: Command, keys: Keys, lane: str, kind: str) -> int | None:
     """When the first job that waits in this stream was enqueued.
 

@@ -19,12 +19,12 @@ from streamworker.core.outcome import Fail, Retry
 from streamworker.core.overrides import RetryOverrides
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import manifest, scripts
+from streamworker.store import scripts
 from streamworker.store.caller import Caller, Timed, backoff, passes
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
+from streamworker.store.depths import lanes_at_work
 from streamworker.store.keys import GROUP, STREAM_SUFFIX, Keys
 from streamworker.store.server import NO_EVICTION, eviction_policy, evicts
-from streamworker.telemetry.labels import Codes, codes_of_tasks
 from streamworker.worker import folding
 from streamworker.worker.breakers import BreakerWatch
 from streamworker.worker.log_bound import LogBound
@@ -61,6 +61,7 @@ class Keeper:
         self._app = app
         self._worker = worker
         self._lanes: Mapping[str, Lane] = app.lanes
+        self._others: list[str] = []  # lanes that this app has not, and that workers hold jobs of
         self._keys = Keys(settings.namespace)
         self._caller = Caller(settings.redis_url, self._keys.tag, patience=settings.lease, opens=opens)
         self._high_waters: list[Argument] = [
@@ -155,7 +156,7 @@ class Keeper:
         if now < self._next_sweep:
             return
         self._next_sweep = now + self._sweep_every
-        for lane in self._lanes:
+        for lane in self._swept():
             for kind in STREAM_SUFFIX:
                 await self._unless_refused(self.sweep, lane, kind)
         await self._unless_refused(self.repair)
@@ -163,6 +164,7 @@ class Keeper:
             self._next_tidy = now + self._lease_ms / 1000
             for step in (
                 self._watch_eviction,
+                self._look_for_others,
                 self._forget_dead_consumers,
                 self._log.trim,
                 self.fold_counters,
@@ -324,6 +326,13 @@ class Keeper:
                     waiting.append(lane)
         return waiting
 
+    def _swept(self) -> list[str]:
+        return [*self._lanes, *self._others]
+
+    async def _look_for_others(self) -> None:
+        """Lanes of which a worker of another release holds jobs: a deploy took them away, or added them."""
+        self._others = sorted(await lanes_at_work(self._caller.command, self._keys) - self._lanes.keys())
+
     async def _watch_eviction(self) -> None:
         """Somebody may change the server's policy while workers run (R39): said loudly, at each change."""
         link = await self._caller.ready()
@@ -336,7 +345,7 @@ class Keeper:
         """Names of workers that are gone, with nothing pending (R6, R7); the script checks both again."""
         known = [name.decode() for name in await self._caller.command("HKEYS", self._keys.workers)]
         idle = {name for name in known if not await self._caller.command("EXISTS", self._keys.worker(name))}
-        for lane in self._lanes:
+        for lane in self._swept():
             for kind in STREAM_SUFFIX:
                 try:
                     stream = self._keys.stream(lane, kind)
@@ -350,7 +359,7 @@ class Keeper:
                     if consumer[b"pending"] == 0:
                         idle.add(consumer[b"name"].decode())
         for worker in sorted(idle - {self._worker}):
-            await self._caller.run(scripts.forget(worker=worker, leave=0, rows=list(self._lanes)))
+            await self._caller.run(scripts.forget(worker=worker, leave=0, rows=self._swept()))
 
     async def trim_letters(self) -> None:
         """Dead letters that are too old, or too many, go; with a mirror only those that it has committed."""
@@ -376,18 +385,6 @@ class Keeper:
 
     async def fold_counters(self) -> None:
         """Counters of tasks and error codes that somebody made up become one, once there are many (R48)."""
-        command, keys = self._caller.command, self._keys
-        if await command("HLEN", keys.stats) + await command("HLEN", keys.depths) <= folding.FOLD_ABOVE:
-            return
-        prefix = manifest.FIELD.encode()
-        declared = [name for name in await command("HKEYS", keys.meta) if name.startswith(prefix)]
-        tasks = {name.removeprefix(prefix).decode() for name in declared} | self._app.tasks.keys()
-        codes = Codes(codes_of_tasks(task.policy for task in self._app.tasks.values()))
-        stats, depths = [
-            [name.decode("utf-8", "replace") for name in await command("HKEYS", key)]
-            for key in (keys.stats, keys.depths)
-        ]
-        found = list(folding.rows(stats, depths, tasks, codes.label))
-        for start in range(0, len(found), scripts.BATCH):
-            rows = [word for row in found[start : start + scripts.BATCH] for word in row]
-            await self._caller.run(scripts.fold(rows=rows))
+        await folding.fold(
+            self._caller, self._keys, {name: task.policy for name, task in self._app.tasks.items()}
+        )

@@ -211,6 +211,27 @@ def test_a_role_always_has_a_ttl_and_asking_again_renews_it(shard: Shard) -> Non
     assert shard.look().ttls["elect:keeper"] <= 10_000, "others do not prolong it"
 
 
+@pytest.mark.parametrize("left", ["for ever", "an hour"])
+def test_a_role_of_a_dead_worker_is_taken_though_its_time_was_made_longer(shard: Shard, left: str) -> None:
+    """yii2-queue#370, resque-scheduler#553: Redis's clock was put back, so that the key outlived its holder
+    by an hour, or somebody had taken its end away: nobody kept until then."""
+    shard.elect("dead", ttl_ms=1_000)
+    key = shard.keys.elect("keeper")
+    shard.redis("PERSIST", key) if left == "for ever" else shard.redis("PEXPIRE", key, 3_600_000)
+
+    assert shard.elect("w1", ttl_ms=1_000)
+
+    assert shard.look().ttls["elect:keeper"] <= 1_000
+    assert not shard.elect("dead", ttl_ms=1_000)
+
+
+def test_a_role_is_not_taken_by_one_who_would_have_it_for_a_shorter_time(shard: Shard) -> None:
+    """Workers of different leases: each asks again long before the term of the longer one is over."""
+    shard.elect("w1", ttl_ms=3_000)
+
+    assert not shard.elect("w2", ttl_ms=200)
+
+
 # --- watch ------------------------------------------------------------------------------------------------
 
 
