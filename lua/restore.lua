@@ -5,14 +5,16 @@
 -- has that by now, it ends `superseded`. A job that is there and open although the record says that it is
 -- over ends as the record says, without another move; a worker that holds it is told. One that is there and has
 -- gone back goes on, or ends, under the next version: else all that it comes to would be taken for what is known.
--- Replies, one per row:  RESTORED | THERE | SUPERSEDED <job id> | ENDED | FLAGGED | CAUGHT_UP
+-- One that was to be cancelled (`cx` among its lines) begins no more: it ends as cancelled, or is only looked at
+-- if it may have had its effect (D14); who holds it is told again.
+-- Replies, one per row:  RESTORED | CANCELLED | THERE | SUPERSEDED <job id> | ENDED | FLAGGED | CAUGHT_UP
 local tag          = KEYS[1]             -- hash tag of the shard
 local clock        = ARGV[1]             -- ms, or '' for Redis TIME
 local actor        = ARGV[2]             -- the mirror, for the log
 local retention_ms = ARGV[3]             -- how long a finished record stays
--- rows: id head env more
+-- rows: id head env more text
 -- `head` is twelve words: status attempt starts strikes version epoch lane task enqueued_at due class code;
--- `more` the other lines of the record as it was enqueued.
+-- `more` the other lines of the record as it was enqueued; `text` that of the error, '' for none.
 local script = 'restore'
 -- include: fragments/base.lua
 -- include: fragments/record.lua
@@ -52,9 +54,15 @@ local function rival(rec)                -- who has its key by now, or nil
   return nil
 end
 
-local function bring_back(id, head, env, more)
+local function bring_back(id, head, env, more, text)
   local rec, due, class, code = revive(id, head, more)
-  local held = HELD[rec.status]
+  local held, cancel = HELD[rec.status], rec.cx or ''
+  if cancel ~= '' and not has_effects(rec) then
+    put(rec, 'fi', now_text)
+    put(rec, 'ec', 'persistent ' .. cancel)
+    move(rec, 'failed_terminal', cancel, ' class=persistent code=' .. cancel)
+    return 'CANCELLED'
+  end
   local holder = rival(rec)
   if holder then
     put(rec, 'fi', now_text)
@@ -67,6 +75,8 @@ local function bring_back(id, head, env, more)
     rec.key_open = format('%s %s open', id, rec.kf or '-')
   end
   if code ~= '-' then put(rec, 'ec', class .. ' ' .. code) end
+  if text ~= '' then rec.body = { 'error', text } end
+  if cancel ~= '' then put(rec, 'bu', cancel .. ' persistent ' .. cancel) end
   if held then rec.attempt = math.max(0, rec.attempt - 1) end  -- whether it ran is not known: uncharged
   local waits = due and due > now
   move(rec, held and 'queued' or rec.status, 'restored', waits and format(' due=%d', due) or '')
@@ -96,13 +106,21 @@ local function end_as_known(rec, head)
   return 'ENDED'
 end
 
-local function catch_up(rec, head)       -- Redis decides what an open job is, the durable record how far its count is
+local function catch_up(rec, head, more) -- Redis decides what an open job is, the durable record how far its count is
   local _, _, _, _, version, epoch = match(head, ROW)
   if not version then error('restore row cannot be read: ' .. head) end
   version, epoch = version + 0, epoch + 0
   local over = not (WAITING[rec.status] or HELD[rec.status])
+  local cancel = not over and (rec.cx or '') == '' and match(more, '\ncx=([^\n]+)')
+  if cancel and WAITING[rec.status] then -- before it began for the second time
+    rec.version, rec.epoch = math.max(version, rec.version), math.max(epoch, rec.epoch)
+    fail(rec, cancel, 'persistent', cancel, '', nil, 'own')
+    return 'CANCELLED'
+  elseif cancel then
+    put(rec, 'cx', cancel)
+  end
   if epoch < rec.epoch or epoch == rec.epoch and (version < rec.version or version == rec.version and not over) then
-    return 'THERE'
+    return cancel and 'FLAGGED' or 'THERE'
   end
   rec.version, rec.epoch = version, epoch
   local class, code = match(over and rec.ec or '', '^(%S+) (%S+)$')
@@ -116,16 +134,16 @@ end
 
 redis.call('PERSIST', FENCE)             -- allowed under OOM, so the rest is too (R31)
 local replies = {}
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV, 5 do
   local id, head = ARGV[i], ARGV[i + 1]
   local rec, over = load(id), match(head, '^succeeded ') or match(head, '^failed_terminal ')
   local reply = 'THERE'
   if not rec and not over then
-    reply = bring_back(id, head, ARGV[i + 2], ARGV[i + 3])
+    reply = bring_back(id, head, ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   elseif rec and not rec.bad and over and (WAITING[rec.status] or HELD[rec.status]) then
     reply = end_as_known(rec, head)
   elseif rec and not rec.bad and not over then
-    reply = catch_up(rec, head)
+    reply = catch_up(rec, head, ARGV[i + 3])
   end
   replies[#replies + 1] = reply
 end

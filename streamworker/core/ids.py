@@ -42,6 +42,11 @@ def shard_of(job_id: str) -> int:
     return int(check_job_id(job_id)[15:18], 16)
 
 
+def time_of(job_id: str) -> int:
+    """Return the ms since the epoch that a job id carries."""
+    return int(job_id[:8] + job_id[9:13], 16)
+
+
 def check_job_id(text: object) -> str:
     """Return `text` if it is a job id. Raises InvalidArgument (a ValueError)."""
     if not isinstance(text, str) or not _ID.fullmatch(text):

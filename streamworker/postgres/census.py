@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 #: Record keys that one step of a scan asks for, and jobs of one page.
 SCAN_COUNT, PAGE = 1000, 500
-_BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
+#: Before the first job.
+BEFORE_ALL = "00000000-0000-0000-0000-000000000000"
 
 
 class Census:
@@ -52,7 +53,7 @@ class Census:
 
         The statement selects `id`, ordered, for a namespace, a shard, the id to begin after, and a limit.
         """
-        after = _BEFORE_ALL
+        after = BEFORE_ALL
         while True:
             rows = await connection.fetch(statement, self._keys.namespace, self._keys.shard, after, PAGE)
             ids = [row["id"] for row in rows]

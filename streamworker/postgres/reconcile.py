@@ -16,7 +16,7 @@ from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import offsets
 from streamworker.postgres.adopt import UNSEEN
-from streamworker.postgres.census import PAGE, Census
+from streamworker.postgres.census import BEFORE_ALL, PAGE, Census
 from streamworker.postgres.letters import Letters
 from streamworker.postgres.log import Log
 from streamworker.postgres.operators import Operators
@@ -39,25 +39,33 @@ SELECT id::text FROM streamworker.jobs
 WHERE namespace = $1 AND shard = $2 AND id > $3::uuid AND status NOT IN ('succeeded', 'failed_terminal')
   AND reason <> '{UNSEEN}' ORDER BY id LIMIT $4
 """  # noqa: S608
-_ROW = """
-SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code,
-       payload, record, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
+#: Whether somebody was told that it ends.
+_CANCELLED = """
+EXISTS (SELECT FROM streamworker.operator_actions a WHERE a.subject = j.id::text
+        AND a.action = 'cancel_requested' AND a.detail = 'epoch ' || j.epoch) AS cancelled
+"""
+_ROW = f"""
+SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code, error,
+       payload, record, {_CANCELLED}, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
        (extract(epoch FROM due_at) * 1000)::bigint AS due_at
-FROM streamworker.jobs WHERE id = ANY($1::uuid[])
-"""
+FROM streamworker.jobs j WHERE id = ANY($1::uuid[])
+"""  # noqa: S608
 STILL_OPEN = _ROW + " AND status NOT IN ('succeeded', 'failed_terminal') ORDER BY id"
-PLACES = """
-SELECT id::text, epoch, version FROM streamworker.jobs
+PLACES = f"""
+SELECT id::text, epoch, version, {_CANCELLED} FROM streamworker.jobs j
 WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
-"""
+"""  # noqa: S608
 OVER = _ROW + " AND status IN ('succeeded', 'failed_terminal') ORDER BY id"
-HELD_KEYS = """
-SELECT id::text, key_id, fingerprint,
-       (extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms AS until
-FROM streamworker.jobs
+_UNTIL = "((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms)"
+#: Keys that are held until a moment ($3, in ms) or longer, after that of job $4; by `jobs_held_keys`.
+HELD_KEYS = f"""
+SELECT id::text, key_id, fingerprint, {_UNTIL} AS until FROM streamworker.jobs
 WHERE namespace = $1 AND shard = $2 AND status = 'succeeded' AND key_id IS NOT NULL
-  AND ((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms) > $3
-"""
+  AND {_UNTIL} >= $3 AND ({_UNTIL}, id) > ($3, $4::uuid)
+ORDER BY {_UNTIL}, id LIMIT $5
+"""  # noqa: S608
+#: Keys that one statement asks for: they may be more than memory, and one statement's time, have room for.
+KEYS_PAGE = 5000
 
 
 @dataclass(slots=True)
@@ -70,6 +78,8 @@ class Reconciled:
     superseded: list[str] = field(default_factory=list)
     #: Open in Redis although Postgres had their end.
     ended: list[str] = field(default_factory=list)
+    #: Somebody was told that they would end, before Redis lost that.
+    cancelled: list[str] = field(default_factory=list)
     #: In Redis, but from before what Postgres had read of them: they go on behind that.
     caught_up: list[str] = field(default_factory=list)
     #: Cannot be restored: Postgres has no envelope of them, from before the mirror was on.
@@ -86,6 +96,7 @@ class Reconciled:
             f"{len(self.restored)} jobs{would} restored",
             f"{len(self.superseded)} superseded by a newer job of their key",
             f"{len(self.ended)}{would} ended as Postgres knows",
+            f"{len(self.cancelled)}{would} cancelled, as was asked for",
             f"{len(self.caught_up)}{would} brought to the version that Postgres knows",
             f"{self.keys_held} keys{would} held again",
             f"{self.dead_letters} dead letters{would} brought back",
@@ -102,6 +113,7 @@ class Reconciled:
             "restored": self.restored,
             "superseded": self.superseded,
             "ended": self.ended,
+            "cancelled": self.cancelled,
             "caught_up": self.caught_up,
             "without_payload": self.without_payload,
             "keys_held": self.keys_held,
@@ -151,7 +163,7 @@ class Reconciler:
         await self._catch_up(done)
         await self._hold_keys(done)
         if not dry_run:
-            await self._ticks.restore()
+            await self._ticks.restore(self._census.stored(self._connection, OPEN_JOBS))
         done.dead_letters = await self._letters.restore(actor=self._name, dry_run=dry_run)
         if not dry_run:
             await self._switch.open(self._pipe.offset.marker)
@@ -169,12 +181,15 @@ class Reconciler:
                 else:
                     rows.append(row)
             if done.dry_run:
-                done.restored += [row["id"] for row in rows]
+                done.restored += [row["id"] for row in rows if not row["cancelled"]]
+                done.cancelled += [row["id"] for row in rows if row["cancelled"]]
                 continue
             for chunk in _chunks(rows):
                 for row, reply in zip(chunk, await self._restore(chunk), strict=True):
                     if reply == b"RESTORED":
                         done.restored.append(row["id"])
+                    elif reply == b"CANCELLED":
+                        done.cancelled.append(row["id"])
                     elif reply.startswith(b"SUPERSEDED"):
                         done.superseded.append(row["id"])
 
@@ -210,12 +225,15 @@ class Reconciler:
             ]
             rows = [{**row, "payload": b""} for row in await self._connection.fetch(STILL_OPEN, behind)]
             if done.dry_run:
-                done.caught_up += [row["id"] for row in rows]
+                done.caught_up += [row["id"] for row in rows if not row["cancelled"]]
+                done.cancelled += [row["id"] for row in rows if row["cancelled"]]
                 continue
             for chunk in _chunks(rows):
                 for row, reply in zip(chunk, await self._restore(chunk), strict=True):
                     if reply == b"CAUGHT_UP":
                         done.caught_up.append(row["id"])
+                    elif reply in (b"CANCELLED", b"FLAGGED"):
+                        done.cancelled.append(row["id"])
 
     async def _restore(self, rows: Sequence[Any]) -> list[bytes]:
         words: list[Argument] = []
@@ -227,33 +245,50 @@ class Reconciler:
             more = row["record"] or ""
             if row["epoch"]:  # a replay has no deadline any more
                 more = "\n".join(line for line in more.split("\n") if not line.startswith("dl="))
-            words += [row["id"], " ".join(map(str, head)), row["payload"], more]
+            if row["cancelled"]:
+                more += "\ncx=cancelled"
+            words += [row["id"], " ".join(map(str, head)), row["payload"], more, row["error"] or ""]
         call = scripts.restore(clock="", actor=self._name, retention_ms=scripts.RETENTION_MS, rows=words)
         replies: list[bytes] = await self._caller.run(call)
         return replies
 
     async def _hold_keys(self, done: Reconciled) -> None:
         """Keys of jobs that succeeded, for what is left of their windows."""
-        offset = self._pipe.offset
+        after = await self._now_ms(), BEFORE_ALL
+        while True:
+            shard = self._keys.namespace, self._keys.shard
+            found = await self._connection.fetch(HELD_KEYS, *shard, *after, KEYS_PAGE)
+            now_ms, rows = await self._now_ms(), list[Argument]()
+            for row in found:
+                if row["until"] > now_ms:
+                    value = f"{row['id']} {row['fingerprint'] or '-'} succeeded"
+                    rows += [row["key_id"], value, row["until"] - now_ms]
+            for start in range(0, len(rows), 3 * PAGE):
+                chunk = rows[start : start + 3 * PAGE]
+                if done.dry_run:
+                    names = [self._keys.key(str(each)) for each in chunk[::3]]
+                    done.keys_held += (await self._caller.command("MGET", *names)).count(None)
+                else:
+                    done.keys_held += int(await self._caller.run(scripts.hold(rows=chunk)))
+            if len(found) < KEYS_PAGE:
+                return
+            after = found[-1]["until"], found[-1]["id"]
+
+    async def _now_ms(self) -> int:
         seconds, micros = await self._caller.command("TIME")
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        rows: list[Argument] = []
-        for row in await self._connection.fetch(HELD_KEYS, offset.namespace, offset.shard, now_ms):
-            value = f"{row['id']} {row['fingerprint'] or '-'} succeeded"
-            rows += [row["key_id"], value, row["until"] - now_ms]
-        for start in range(0, len(rows), 3 * PAGE):
-            chunk = rows[start : start + 3 * PAGE]
-            if done.dry_run:
-                names = [self._keys.key(str(each)) for each in chunk[::3]]
-                done.keys_held += (await self._caller.command("MGET", *names)).count(None)
-            else:
-                done.keys_held += int(await self._caller.run(scripts.hold(rows=chunk)))
+        return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _is_behind(record: Record, place: tuple[int, int] | None) -> bool:
-    """Whether it is open in Postgres (else None), and further than in Redis, or as far and over there."""
-    ours = record.epoch, record.version
-    return place is not None and (place > ours or (place == ours and record.status in TERMINAL))
+def _is_behind(record: Record, place: tuple[int, int, bool] | None) -> bool:
+    """Whether it is open in Postgres (else None), and further than in Redis, or as far and over there.
+
+    Or to be cancelled, which Redis knows no more.
+    """
+    if place is None:
+        return False
+    *theirs, cancelled = place
+    ours, over = [record.epoch, record.version], record.status in TERMINAL
+    return theirs > ours or (theirs == ours and over) or (cancelled and not over and not record.text("cx"))
 
 
 def _word(value: object) -> object:
@@ -265,9 +300,10 @@ def _chunks(rows: Sequence[Any]) -> list[list[Any]]:
     parts: list[list[Any]] = []
     size = 0
     for row in rows:
-        size += len(row["payload"])
+        its = len(row["payload"]) + len(row["error"] or "")
+        size += its
         if not parts or len(parts[-1]) >= RESTORE_JOBS or size > RESTORE_BYTES:
             parts.append([])
-            size = len(row["payload"])
+            size = its
         parts[-1].append(row)
     return parts

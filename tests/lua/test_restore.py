@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamworker.core.outcome import Fail, Success
-from streamworker.core.states import ErrorClass
+from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import scripts
 from tests.lua.driver import RETENTION, START, Shard, job, plan_of
 
@@ -19,9 +19,9 @@ def head_of(
     return f"{status} {attempt} {starts} {strikes} 5 1 normal add {START - 1000} {due} {error}"
 
 
-def restore(shard: Shard, job_id: str, head: str, more: str = "") -> str:
+def restore(shard: Shard, job_id: str, head: str, more: str = "", text: str = "") -> str:
     """One row."""
-    rows = [job_id, head, f"env of {job_id}", more]
+    rows = [job_id, head, f"env of {job_id}", more, text]
     call = scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
     (reply,) = shard.send(call)
     return str(reply.decode())
@@ -67,6 +67,56 @@ def test_a_retry_keeps_its_error_code(shard: Shard, said: str, error: str | None
     shard.elapse(500)
     shard.promote()
     assert shard.settle(shard.claim_one(), Success()) == "OK"
+
+
+def test_a_retry_keeps_its_error_text(shard: Shard) -> None:
+    due = str(shard.now + 500)
+    restore(shard, "j", head_of("retry_scheduled", due=due, error="transient timeout"), text="Timeout: 3 s")
+
+    assert shard.redis("HGET", shard.keys.body("j"), "error") == b"Timeout: 3 s"
+    shard.elapse(500)
+    shard.promote()
+    assert shard.settle(shard.claim_one(), Success()) == "OK"
+    assert shard.redis("PTTL", shard.keys.body("j")) > 0
+
+
+def test_a_job_that_was_to_be_cancelled_begins_no_more(shard: Shard) -> None:
+    """Else what runs when Redis loses its data would run anew although somebody was told that it ends."""
+    assert restore(shard, "j", head_of("processing"), f"{MORE}\ncx=cancelled") == "CANCELLED"
+
+    shard.check("j", status="failed_terminal", error="persistent cancelled", dead=None)
+    assert shard.claim() == []
+    assert shard.redis("PTTL", shard.keys.job("j")) > 0
+    assert shard.redis("EXISTS", shard.keys.key("add::k")) == 0
+    (line,) = shard.history("j")
+    assert (line.reason, line.source, line.target) == ("cancelled", "processing", "failed_terminal")
+
+
+def test_one_that_may_have_had_its_effect_is_looked_at_before_it_ends(shard: Shard) -> None:
+    shard.redis("HSET", shard.keys.policies, "effects:add", "1")
+
+    assert restore(shard, "j", head_of("processing"), f"{MORE}\ncx=cancelled") == "RESTORED"
+
+    claim = shard.claim_one()
+    assert claim.cause == "cancelled persistent cancelled"
+    assert shard.settle(claim, Success(b"1", Reason.EFFECT_COMMITTED)) == "OK"
+    shard.check("j", status="succeeded")
+
+
+def test_one_that_went_back_to_before_its_cancel_is_told_again(shard: Shard) -> None:
+    claim = shard.take("held")
+    shard.put("waits")
+    head = head_of("processing").replace(" 5 1 ", " 1 0 ")
+
+    assert restore(shard, "held", head, "\ncx=cancelled") == "FLAGGED"
+    assert restore(shard, "held", head, "\ncx=cancelled") == "THERE"
+    assert restore(shard, "waits", head_of("processing"), "\ncx=cancelled") == "CANCELLED"
+
+    assert shard.heartbeat(claim)[2] == ["held", "cancelled"]
+    shard.check("waits", status="failed_terminal", error="persistent cancelled", place=None)
+    record = shard.record("waits")
+    assert (record.epoch, record.version) == (1, 6)
+    assert shard.claim() == []
 
 
 def test_a_job_with_strikes_comes_back_into_quarantine(shard: Shard) -> None:
@@ -149,7 +199,7 @@ def test_a_key_that_names_another_job_by_now_ends_the_old_one(shard: Shard) -> N
 
 
 def test_two_old_jobs_of_one_key_do_not_both_come_back(shard: Shard) -> None:
-    rows = [word for each in ("a", "b") for word in (each, head_of("queued"), f"env of {each}", MORE)]
+    rows = [word for each in ("a", "b") for word in (each, head_of("queued"), f"env of {each}", MORE, "")]
     call = scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
 
     assert shard.send(call) == [b"RESTORED", b"SUPERSEDED a"]

@@ -426,7 +426,9 @@ def purge(shard: Shard) -> scripts.Call:
 
 def restore(shard: Shard) -> scripts.Call:
     head = "processing 2 3 0 6 0 normal add 1 - - -"
-    rows = ["j", head, "env of j", "\nky=add::k\nkf=f", "k", head, "env of k", "\nky=add::k\nkf=f"]
+    more, cancelled = "\nky=add::k\nkf=f", "\nky=add::c\nkf=f\ncx=cancelled"
+    rows = ["j", head, "env of j", more, "E: e", "k", head, "env of k", more, ""]
+    rows += ["c", head, "env of c", cancelled, ""]
     return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
 
 
@@ -434,7 +436,7 @@ def restore_behind(shard: Shard) -> scripts.Call:
     shard.enqueue(job("waiting"), job("over"))
     shard.cancel("over")
     head = "retry_scheduled 1 1 0 4 0 normal add 1 - - -"
-    rows = [word for each in ("waiting", "over") for word in (each, head, "", "")]
+    rows = [word for each in ("waiting", "over") for word in (each, head, "", "", "")]
     return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
 
 
@@ -445,7 +447,7 @@ def restore_an_end(shard: Shard) -> scripts.Call:
     rows = [
         word
         for each in ("held", "waiting")
-        for word in (each, "succeeded 1 1 0 4 0 normal add 1 - - -", "", "")
+        for word in (each, "succeeded 1 1 0 4 0 normal add 1 - - -", "", "", "")
     ]
     return scripts.restore(clock=shard.clock, actor="mirror", retention_ms=RETENTION, rows=rows)
 

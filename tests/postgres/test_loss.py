@@ -123,13 +123,15 @@ async def test_what_a_handler_was_doing_begins_anew_uncharged(stage: Stage) -> N
             plan="normal 0 500 0",
         )
     )
+    assert await stage.queue.cancel(ids[3], actor="ann@ops") == "FLAGGED"
     await mirrored(stage)
     await flush(stage)
-    mirror.wait_for_log("4 jobs restored", timeout=PATIENCE)
+    mirror.wait_for_log("3 jobs restored", timeout=PATIENCE)
 
     records = [await stage.queue.record(each) for each in ids]
 
-    assert [(each.status, each.attempt, each.starts) for each in records] == [("queued", 0, 1)] * 4
+    assert [(each.status, each.attempt, each.starts) for each in records[:3]] == [("queued", 0, 1)] * 3
+    assert (records[3].status, records[3].text("ec")) == ("failed_terminal", "persistent cancelled")
 
 
 async def test_jobs_that_are_older_than_the_mirror_are_restored_as_well(stage: Stage) -> None:
