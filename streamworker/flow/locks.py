@@ -121,10 +121,11 @@ class Locks:
         if seconds > self.timeout:
             raise ConfigurationError(
                 f"lock {name!r}: its ttl ({seconds:g} s) is above the timeout of task {self.task} "
-                f"({self.timeout:g} s), so a dead holder would block others for longer than it may run"
+                f"({self.timeout:g} s), so a dead holder would block others for longer than it may run",
+                lasting=True,
             )
         if seconds <= 0:
-            raise ConfigurationError(f"lock {name!r}: its ttl must be above 0")
+            raise ConfigurationError(f"lock {name!r}: its ttl must be above 0", lasting=True)
         by = f"{self.holder}:{next(self._numbers)}"
         return Lock(self, name, seconds, durations.parse(wait, what="lock: wait"), floor, by=by)
 
@@ -307,7 +308,8 @@ class Lock:
             if lock is self or (lock.key == self.key and lock._asker == asker):
                 raise ConfigurationError(
                     f"lock {self.name!r}: the handler holds it already, and would wait for itself; "
-                    "take it once, around all that needs it"
+                    "take it once, around all that needs it",
+                    lasting=True,
                 )
 
     async def _free(self) -> bool:
@@ -368,7 +370,8 @@ class Lock:
         if runs_here(self._locks.loop):
             raise ConfigurationError(
                 f"lock {self.name!r}: a coroutine takes it by `async with`; `with` would wait for the loop "
-                "that it blocks"
+                "that it blocks",
+                lasting=True,
             )
         self._wait_for(self.acquire(threading.get_ident()))
         return self

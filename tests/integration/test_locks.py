@@ -22,6 +22,8 @@ from streamworker import (
     Retry,
     SyncClient,
 )
+from streamworker.core.classify import classify
+from streamworker.core.states import ErrorClass
 from streamworker.flow import locks
 from streamworker.flow.locks import Asked, Locks
 from streamworker.store import scripts
@@ -214,6 +216,8 @@ async def test_locks_that_cannot_be_meant_are_refused(
         await (await hold.enqueue()).result(10)
 
     assert isinstance(seen[0], error)
+    if error is ConfigurationError:
+        assert classify(seen[0]).error_class is ErrorClass.PERSISTENT, "no retry mends the code"
 
 
 async def test_a_lock_through_a_slow_call_is_warned_of_once(
@@ -274,12 +278,13 @@ async def test_a_lock_that_a_handler_holds_already_is_refused(app: App) -> None:
     mine, others = (Desk(app).locks(holder) for holder in ("one:1", "two:2"))
 
     async with mine.lock("x", None, 0):
-        with pytest.raises(ConfigurationError, match="holds it already"):
+        with pytest.raises(ConfigurationError, match="holds it already") as misused:
             async with mine.lock("x", None, 0):
                 pass
         with pytest.raises(LockBusy, match="another handler") as busy:
             await others.lock("x", None, 0).acquire()
         assert not busy.value.own
+    assert misused.value.lasting
 
 
 @pytest.mark.parametrize("how", ["a group", "a load"])
@@ -342,8 +347,9 @@ async def test_a_plain_with_in_a_coroutine_is_refused(app: App) -> None:
     """It would wait for the very loop that it blocks, and the worker with it."""
     lock = Desk(app).locks("one:1").lock("x", None, 0)
 
-    with pytest.raises(ConfigurationError, match="async with"), lock:
+    with pytest.raises(ConfigurationError, match="async with") as misused, lock:
         pass
+    assert misused.value.lasting
     app.cache.loop = asyncio.get_running_loop()
     with pytest.raises(ConfigurationError, match="await"):
         app.cache.get_sync("k", lambda: 1)
