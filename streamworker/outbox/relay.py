@@ -155,10 +155,7 @@ class Relay:
     async def _serve(self) -> None:
         connection = await connect(self._dsn)
         try:
-            if missing := await migrate.pending(connection):
-                raise PostgresUnavailable(
-                    "schema", f"{missing[0].file} is not applied: streamworker mirror migrate"
-                )
+            await migrate.require(connection)
             if self._listen:
                 await connection.add_listener(CHANNEL, lambda *_: self._woken.set())
             begun = False

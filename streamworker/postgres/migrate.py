@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from streamworker.core.errors import StreamworkerError
+from streamworker.postgres.connection import PostgresUnavailable
 
 if TYPE_CHECKING:
     import asyncpg
@@ -112,6 +113,16 @@ async def pending(connection: asyncpg.Connection) -> list[Migration]:
     """What `migrate` would apply. Raises MigrationError as it does."""
     known = await connection.fetchval("SELECT to_regclass('streamworker.migrations') IS NOT NULL")
     return _missing(await _applied(connection) if known else {})
+
+
+async def require(connection: asyncpg.Connection) -> None:
+    """See that the schema is this version's, for who will ask again. Raises PostgresUnavailable."""
+    try:
+        missing = await pending(connection)
+    except MigrationError as error:  # a release was taken back
+        raise PostgresUnavailable("schema", str(error)) from error
+    if missing:
+        raise PostgresUnavailable("schema", f"{missing[0].file} is not applied: streamworker mirror migrate")
 
 
 async def _applied(connection: asyncpg.Connection) -> dict[int, tuple[str, str]]:

@@ -138,10 +138,7 @@ class Mirror:
             return
         connection = await connect(self._dsn)
         try:
-            if missing := await migrate.pending(connection):
-                raise PostgresUnavailable(
-                    "schema", f"{missing[0].file} is not applied: streamworker mirror migrate"
-                )
+            await migrate.require(connection)
             await self._mirror(connection)
         finally:
             # Cancelled or broken: a graceful good-bye may hang.

@@ -21,7 +21,7 @@ from streamworker.core.lane import BACKLOG
 from streamworker.settings import DEFAULT_GRACE
 from streamworker.store import traces
 from streamworker.telemetry import loggers
-from streamworker.worker import cores, origin, own_loop
+from streamworker.worker import cores, origin, own_loop, schema
 from streamworker.worker.farewell import farewell
 from streamworker.worker.identity import new_worker_id
 from streamworker.worker.parts import Parts
@@ -196,6 +196,7 @@ class Worker:
                     group.start_soon(parts.sweep.run)
                     group.start_soon(parts.quarantine.run)
                     group.start_soon(parts.read_scripts)
+                    group.start_soon(schema.look, self.app.settings.postgres_dsn, self.id)
                     for part in (parts.watcher, parts.until_idle):
                         if part is not None:
                             group.start_soon(part.run)

@@ -11,6 +11,7 @@ import pytest
 
 from streamworker.embedded_postgres import EmbeddedPostgres, find_postgres
 from streamworker.postgres import migrate
+from streamworker.postgres.connection import PostgresUnavailable
 from streamworker.postgres.migrate import Migration, MigrationError
 
 TABLES = {
@@ -145,6 +146,9 @@ async def test_a_schema_of_a_newer_version_is_refused(empty_database: str) -> No
 
     with pytest.raises(MigrationError, match="migration 99"):
         await migrate.migrate(connection)
+    with pytest.raises(PostgresUnavailable, match="migration 99") as waited:  # a release was taken back
+        await migrate.require(connection)
+    assert waited.value.kind == "schema"
     await connection.close()
 
 
