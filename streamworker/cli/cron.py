@@ -19,7 +19,8 @@ def _group() -> None:
 def list_(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False) -> None:
     """List the crons: when each runs next, when it ran last, and what came of it.
 
-    Known are those that a worker has published, also when no worker declares them any more.
+    Known are those that a worker has published, also when no worker declares them any more: such a one is
+    overdue.
 
     Example: streamworker cron list --app shop
     """
@@ -42,7 +43,7 @@ def list_(app: AppName = None, redis_url: RedisUrl = None, as_json: Json = False
                 row["spec"],
                 row["tz"],
                 row["overlap"],
-                row["next_tick"],
+                f"overdue since {row['overdue_since']}" if row["overdue_since"] else row["next_tick"],
                 row["last_tick"],
                 row["last_job_id"],
                 row["last_job_status"],

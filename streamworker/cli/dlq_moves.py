@@ -150,7 +150,7 @@ def _carry_out(
         print(f"{moved.eligible} could be {done}" if dry_run else f"{moved.moved} {done}")
         _tell_skipped(moved)
         if moved.stopped:
-            say(f"stopped: {moved.stopped}; see `streamworker dlq causes --newer 10m`")
+            say(f"stopped: {moved.stopped}")
     reached = moved.eligible if dry_run else moved.moved
     return 1 if moved.stopped or (chosen.ids and not reached) else 0
 

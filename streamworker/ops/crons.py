@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamworker.core.cron import Schedule
+from streamworker.core.cron import LATE_WITHIN_MS, Schedule
 from streamworker.core.errors import ConfigurationError
 from streamworker.core.job import Record
 from streamworker.ops.history import iso
@@ -19,6 +19,8 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
     """`cron list --json`: the crons that workers have published, by name.
 
     `next_tick` is by Redis's clock, None for an expression or zone that this machine cannot read.
+    `overdue_since` is the first tick that has come since and that no worker has asked for: none declares the
+    cron any more, or none is up. Else None.
     `last_tick` is the last one that counted, run or skipped; `last_job_id` the job that was made last, and
     `last_job_status` None once its record has expired.
     """
@@ -36,7 +38,7 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
         declared = manifest.read(name, value)
         if declared is None or declared.cron is None:
             continue
-        tick, job_id = _last(ran, name)
+        tick, job_id, heard = _last(ran, name)
         found.append(
             {
                 "name": name,
@@ -45,6 +47,7 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
                 "overlap": declared.cron.overlap,
                 "lane": declared.lane,
                 "next_tick": iso(_next(declared.cron, now_ms)),
+                "overdue_since": iso(_overdue(declared.cron, heard, now_ms)),
                 "last_tick": iso(tick),
                 "last_job_id": job_id,
                 "last_job_status": await _status(queue, job_id),
@@ -54,10 +57,14 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
     return found
 
 
-def _last(ran: Mapping[bytes, bytes], name: str) -> tuple[int | None, str | None]:
-    """The last tick that counted and the last job; a cron that was only noted has neither."""
-    tick, job_id = ran.get(name.encode(), b"0 -").decode().split(" ")[:2]
-    return (None, None) if job_id == "-" else (int(tick), job_id)
+def _last(ran: Mapping[bytes, bytes], name: str) -> tuple[int | None, str | None, int | None]:
+    """The last tick that counted and its job, which a cron that was only noted has not; and until when nothing
+    was missed."""
+    words = ran.get(name.encode(), b"").decode().split(" ")
+    if len(words) < 2:
+        return None, None, None
+    tick, job_id, since = int(words[0]), words[1], int((*words[2:3], "0")[0] or 0)
+    return (None, None, max(tick, since)) if job_id == "-" else (tick, job_id, max(tick, since))
 
 
 def _next(cron: CronSpec, now_ms: int) -> int | None:
@@ -65,6 +72,11 @@ def _next(cron: CronSpec, now_ms: int) -> int | None:
         return Schedule.parse(cron.spec, cron.tz).next_after(now_ms)
     except ConfigurationError:
         return None
+
+
+def _overdue(cron: CronSpec, heard_ms: int | None, now_ms: int) -> int | None:
+    due = None if heard_ms is None else _next(cron, heard_ms)
+    return due if due is not None and due < now_ms - LATE_WITHIN_MS else None
 
 
 async def _status(queue: Queue, job_id: str | None) -> str | None:

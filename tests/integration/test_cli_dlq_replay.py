@@ -120,6 +120,22 @@ def test_it_stops_when_most_of_them_fail_again(desk: Desk) -> None:
     assert desk.json("dlq", "list", "-n", "0")["total"] == 200  # what failed again, and what never left
 
 
+def test_nothing_is_replayed_into_a_log_that_has_reached_its_bound(desk: Desk) -> None:
+    """A replay's line carries the envelope: it grew by all letters while enqueues were refused."""
+    ids = [desk.dead("a") for _ in range(3)]
+    redis, keys = desk.redis, desk.keys
+    redis.hset(keys.policies, mapping={"mirror": "m1", "mirror_bound": "1000"})
+    redis.hset(keys.stats, "log_bytes", "1000")
+
+    found = desk.json("dlq", "replay", "--task", "a", "--yes", code=1)
+    assert (found["eligible"], found["replayed"]) == (3, 0)
+    assert "the log has reached its bound" in found["stopped"]
+    assert desk.letters() == ids
+
+    redis.hset(keys.stats, "log_bytes", "10")
+    assert desk.json("dlq", "replay", "--task", "a", "--yes")["replayed"] == 3
+
+
 def test_each_eligible_letter_moves_once_however_often_it_is_begun_and_stopped(desk: Desk) -> None:
     """Interrupted twice, killed once, and then run twice at once."""
     publish(desk, a=Declaration("normal", arguments=("n",), required=("n",)))

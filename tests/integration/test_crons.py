@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import pytest
 
 from streamworker import App, ConfigurationError, Context, Status
+from streamworker.ops.history import iso
 from tests.integration.cli_desk import Desk
 from tests.integration.history import Observer
 from tests.integration.serving import serving
@@ -312,6 +313,11 @@ async def test_the_command_line_lists_crons(
                 lambda: b"weekly" in observer.redis.hgetall(observer.keys.crons), what="both are noted"
             )
         listed = await asyncio.to_thread(desk.json, "cron", "list")
+        ten_ago = round(time.time() * 1000) // 60_000 * 60_000 - 600_000
+        observer.redis.hset(
+            observer.keys.crons, "sweep", f"{ten_ago} {listed[0]['last_job_id']} 0 UTC * * * * * *"
+        )
+        (overdue, _) = await asyncio.to_thread(desk.json, "cron", "list")
         table = (await asyncio.to_thread(desk.call, "cron", "list")).stdout
 
     often, seldom = listed
@@ -334,6 +340,10 @@ async def test_the_command_line_lists_crons(
     )
     assert seldom["next_tick"].endswith(("T01:30:00.000Z", "T02:30:00.000Z"))
     assert "30 3 * * MON" in table
+    assert (often["overdue_since"], seldom["overdue_since"]) == (None, None)
+    assert overdue["overdue_since"] == iso(ten_ago + 1000), "no worker has asked for it"
+    assert f"overdue since {overdue['overdue_since']}" in table
+    assert seldom["next_tick"] in table
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ from streamworker.store.queue import Queue
 
 #: Calls a second at most, and seconds between two looks at what became of the replayed jobs.
 CALLS, LOOK_EVERY = 10, 0.5
+#: What to do about those that failed.
+SEE = "see `streamworker dlq causes --newer 10m`"
 #: Replayed jobs that must have run before their failures count, and that one look reads.
 MIN_RUN, LOOK_AT = 20, 1_000
 
@@ -111,7 +113,7 @@ async def replay(
     for part in parts(wanted, most=max(1, min(BATCH, round(pace.rate / CALLS)))):
         await asyncio.sleep(next_at - loop.time())
         next_at = max(next_at, loop.time()) + len(part) / pace.rate
-        if stopped := await watch.failing():
+        if stopped := await watch.failing() or await _no_room(queue):
             break
         replies = await move(queue, part, actor, scripts.replay, _row)
         moved += told(part, replies, skipped)
@@ -122,6 +124,17 @@ async def replay(
 
 def _row(letter: DeadLetter) -> tuple[Argument, ...]:
     return *name_row(letter), letter.task or "-"
+
+
+async def _no_room(queue: Queue) -> str | None:
+    """Why nothing new may go into the log, or None: a replay's line carries the envelope, as an enqueue's."""
+    command, keys = queue.caller.command, queue.keys
+    marker, bound = await command("HMGET", keys.policies, "mirror", "mirror_bound")
+    if marker in (None, b"off") or bound is None:
+        return None
+    if int(await command("HGET", keys.stats, "log_bytes") or 0) < int(bound):
+        return None
+    return "the log has reached its bound, since the mirror does not keep up; see `streamworker doctor`"
 
 
 class _Watch:
@@ -161,4 +174,4 @@ class _Watch:
         self._open = rest + still_open
         if self._ran < MIN_RUN or self._failed <= self._stop_at * self._ran:
             return None
-        return f"{self._failed} of the {self._ran} replayed jobs that have run failed again"
+        return f"{self._failed} of the {self._ran} replayed jobs that have run failed again; " + SEE
