@@ -72,6 +72,11 @@ end
 
 local function at(name)                  -- what holds now; nil: closed
   local one = known[name]
+  if one and one.since > now then        -- by a clock that was ahead: it lasts as long as it was meant to, from now
+    one.till = one.till > 0 and now + one.till - one.since or 0
+    one.since, changed, gate_of(name).touched = now, true, true
+    if one.till > 0 then timers[name] = format('%d', one.till) end
+  end
   if one and one.till > 0 and one.till <= now then
     if one.state == 'open' then
       turn(name, 'half_open', { trips = one.trips }, 'its time is over')

@@ -15,7 +15,7 @@ end
 -- arrives meanwhile lets as many more in, so a ramp makes no queue longer, however short it was.
 local function lets_in(ramp, total)      -- how many of the `total` that wait now may come in by now
   local left = ramp and ramp.till - now or 0
-  if left <= 0 then return total end
+  if left <= 0 or left > ramp.length then return total end -- over, or begun by a clock that was ahead
   return total - math.max(0, math.ceil(ramp.waiting * left / ramp.length) - 1)
 end
 

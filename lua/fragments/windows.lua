@@ -103,6 +103,10 @@ local function open_windows()
     local one = find(window.name)
     if not one then return nil end
     note(one)
+    if one.rec and tonumber(one.rec.du) - now > window.ms then -- opened by a clock that was ahead: nobody waits so long
+      close(one)
+      return nil
+    end
     local fresh, marks, size, count = {}, {}, #row.env, 1
     if window.collects then
       fresh, marks = fresh_items(one, row.items)

@@ -431,9 +431,9 @@ MUTATIONS = [
     Mutation("elect.lua", "  redis.call('PEXPIRE', key, ttl_ms)\n", "",
              test_workers.test_a_role_always_has_a_ttl_and_asking_again_renews_it),
     Mutation("elect.lua", "left == -1 or ", "",
-             of(test_workers.test_a_role_of_a_dead_worker_is_taken_though_its_time_was_made_longer, "for ever")),
+             of(test_workers.test_a_dead_workers_role_is_taken_though_its_time_was_made_longer, "for ever")),
     Mutation("elect.lua", " or left > math.max(LONGEST_MS, tonumber(ttl_ms))", "",
-             of(test_workers.test_a_role_of_a_dead_worker_is_taken_though_its_time_was_made_longer, "an hour")),
+             of(test_workers.test_a_dead_workers_role_is_taken_though_its_time_was_made_longer, "an hour")),
     Mutation("elect.lua", "math.max(LONGEST_MS, tonumber(ttl_ms))", "tonumber(ttl_ms)",
              test_workers.test_a_role_is_not_taken_by_one_who_would_have_it_for_a_shorter_time),
     # --- crons

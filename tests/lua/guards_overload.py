@@ -59,6 +59,8 @@ MUTATIONS = [
              "  if row.key ~= '' then seen_keys[row.key] = { id, row.fingerprint, 'queued' } end\n", "",
              test_admission.test_two_of_a_key_in_one_call_are_one_job),
     # --- windows
+    Mutation(WINDOWS, "if one.rec and tonumber(one.rec.du) - now > window.ms then", "if false then",
+             test_coalesce.test_a_window_of_a_clock_that_was_ahead_ends_with_the_next_event),
     Mutation(WINDOWS, " and (tonumber(rec.du or '') or 0) > now then", " then",
              test_coalesce.test_the_next_window_opens_when_one_is_over_even_if_nobody_has_looked),
     Mutation(WINDOWS, " and rec.starts == 0", "", test_coalesce.test_a_retry_takes_no_more,

@@ -521,3 +521,20 @@ def test_a_clock_that_is_put_back_loses_no_count(shard: Shard) -> None:
     report(shard, errors=1)
 
     assert state(shard) == "open"
+
+
+def test_one_that_opened_by_a_clock_that_was_ahead_is_tried_as_soon_as_another(shard: Shard) -> None:
+    """Its time was over an hour after the clock was put right, and its dependency shut until then."""
+    trip(shard)
+    shard.now -= 3_600_000
+    fill(shard, *"abc")
+    shard.claim()
+
+    shard.elapse(OPEN_MS - 1)
+    waken(shard)
+    assert state(shard) == "open"
+    shard.elapse(1)
+    waken(shard)
+
+    assert state(shard) == "half_open"
+    assert len(holders(shard)) == 2

@@ -111,6 +111,17 @@ def test_an_event_for_which_there_is_no_room_opens_the_next_window(shard: Shard)
     assert run_windows(shard) == {"b": [3, 4]}
 
 
+def test_a_window_of_a_clock_that_was_ahead_ends_with_the_next_event(shard: Shard) -> None:
+    """It was open for an hour after the clock was put right, and what came meanwhile waited with it."""
+    shard.coalesce(event("a"))
+    shard.now -= 3_600_000
+
+    assert shard.coalesce(event("b")) == [due(shard)]
+
+    assert [items_of(one.envelope) for one in shard.claim()] == [["a"]]
+    assert run_windows(shard) == {"b": ["b"]}
+
+
 def test_an_event_that_is_a_window_by_itself_does_not_wait(shard: Shard) -> None:
     assert shard.coalesce(event("a", "collect", 1, 2, 3, limit=3)) == ["ACCEPTED"]
 

@@ -265,3 +265,34 @@ def test_an_operator_lets_them_in_sooner(shard: Shard, over: int, within: int) -
     assert shard.tune("resume", "overdue", over) == "OK"
 
     assert sum(promoted(shard, within)) == 1199
+
+
+# --- a clock that is put back -----------------------------------------------------------------------------
+
+
+def test_a_ramp_from_a_clock_that_was_ahead_keeps_no_due_job_waiting(shard: Shard) -> None:
+    """Its end is an hour away: until then nothing that was due came back."""
+    overdue(shard, 1200)
+    shard.promote()
+    shard.now -= 60 * MINUTE
+
+    shard.put("retry", delay_ms=1)
+    shard.elapse(1)
+
+    assert shard.promote()[0] == 1
+    shard.check("retry", place="r")
+
+
+@pytest.mark.parametrize("scope", ["task:add", "lane:normal"])
+def test_a_pause_that_was_lifted_by_a_clock_that_was_ahead_keeps_nobody_out(shard: Shard, scope: str) -> None:
+    shard.tune("pause", scope)
+    fill(shard, *(f"j{i}" for i in range(30)), gates="")
+    shard.claim()
+    shard.watchful = False
+    shard.tune("resume", scope, MINUTE)
+    shard.now -= 60 * MINUTE
+
+    fill(shard, "late", gates="")
+    ran = [claim.job_id for _ in range(2) for claim in shard.claim()]
+
+    assert len(ran) == 31

@@ -212,7 +212,7 @@ def test_a_role_always_has_a_ttl_and_asking_again_renews_it(shard: Shard) -> Non
 
 
 @pytest.mark.parametrize("left", ["for ever", "an hour"])
-def test_a_role_of_a_dead_worker_is_taken_though_its_time_was_made_longer(shard: Shard, left: str) -> None:
+def test_a_dead_workers_role_is_taken_though_its_time_was_made_longer(shard: Shard, left: str) -> None:
     """yii2-queue#370, resque-scheduler#553: Redis's clock was put back, so that the key outlived its holder
     by an hour, or somebody had taken its end away: nobody kept until then."""
     shard.elect("dead", ttl_ms=1_000)
