@@ -58,8 +58,7 @@ async def crons(queue: Queue) -> list[dict[str, Any]]:
 
 
 def _last(ran: Mapping[bytes, bytes], name: str) -> tuple[int | None, str | None, int | None]:
-    """The last tick that counted and its job, which a cron that was only noted has not; and until when nothing
-    was missed."""
+    """The last tick that counted and its job, if it was not only noted; and until when nothing was missed."""
     words = ran.get(name.encode(), b"").decode().split(" ")
     if len(words) < 2:
         return None, None, None
