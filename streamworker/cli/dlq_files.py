@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from streamworker.cli.dlq_moves import SHOWN
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, read_json
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
 from streamworker.cli.options import AppName, Json, RedisUrl, Yes, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
@@ -116,7 +116,7 @@ def _in_editor(text: str) -> str:
 
 def _json(text: str, what: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError as error:
         raise CommandFailed(f"{what}: {error}; texts need quotes, such as '\"a text\"'", code=2) from None
 

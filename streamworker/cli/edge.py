@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ DEBUG_VARIABLE = "STREAMWORKER_DEBUG"
 INTERRUPTED, TERMINATED = 130, 143
 #: Whoever read our output has gone (`| head`); typer says 1 as well.
 BROKEN_PIPE = 1
+#: Digits of an integer that is read, to be refused with its place if it is too large.
+MOST_DIGITS = 1_000
 
 # typer brings a copy of click in newer versions, so its errors are found through what typer exports.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -96,6 +99,36 @@ def _trim() -> None:
     for name, value in list(os.environ.items()):
         if name.startswith("STREAMWORKER_") and value != value.strip():
             os.environ[name] = value.strip()
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text that somebody wrote. Raises CommandFailed, or ValueError for what is none.
+
+    A name that an object has twice is refused: all but its last value would be lost without a word.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_each_once, parse_int=_whole, parse_constant=_no_constant)
+    except RecursionError:
+        raise CommandFailed("JSON is nested too deeply", code=2) from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise CommandFailed(f"JSON has the name {name!r} twice in one object; keep one of them", code=2)
+        found[name] = value
+    return found
+
+
+def _whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:  # Python reads none of more than 4300
+        raise CommandFailed("JSON has an integer beyond 64 bits; write it as a text", code=2)
+    return int(text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise CommandFailed(f"JSON has no form for {name}; use null or a text", code=2)
 
 
 def leave_when_told(code: int = 0) -> None:

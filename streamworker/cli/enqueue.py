@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamworker.cli.edge import CommandFailed
+from streamworker.cli.edge import CommandFailed, read_json
 from streamworker.cli.options import (
     AppName,
     Arguments,
@@ -119,7 +119,7 @@ def read_arguments(text: str) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise CommandFailed(f"stdin is not UTF-8: {error.reason} at byte {error.start}", code=2) from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = read_json(text)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise CommandFailed(
@@ -127,8 +127,6 @@ def read_arguments(text: str) -> dict[str, Any]:
             """write an object such as '{"shipment_id": 7}'""",
             code=2,
         ) from None
-    except RecursionError:
-        raise CommandFailed(f"{where} {are} nested too deeply", code=2) from None
     if not isinstance(value, dict):
         raise CommandFailed(
             f"{where} must be a JSON object of names and values, not {_kind(value)}; "
@@ -136,10 +134,6 @@ def read_arguments(text: str) -> dict[str, Any]:
             code=2,
         )
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise CommandFailed(f"the arguments have {name}, which JSON has no form for; use null or a text", code=2)
 
 
 def _context(text: str, position: int) -> str:

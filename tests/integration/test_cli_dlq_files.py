@@ -11,8 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from streamworker.core import codec
 from streamworker.core.errors import ConnectionLost
-from streamworker.core.job import Envelope
+from streamworker.core.job import Envelope, encode_envelope
 from streamworker.core.outcome import Fail
 from streamworker.core.states import ErrorClass
 from streamworker.ops.dlq import portable
@@ -83,6 +84,9 @@ def test_the_log_says_what_was_changed(desk: Desk) -> None:
         ("--set", "total=ten"),
         ("--args", "[1]"),
         ("--args", "{"),
+        ("--args", '{"total": 1, "to": "a", "total": 2}'),
+        ("--set", 'of={"total": 1, "total": 2}'),
+        ("--set", f"total={'[' * 100_000}"),
         ("--args", "{}", "--set", "total=1"),
         (),
     ],
@@ -94,6 +98,35 @@ def test_what_cannot_be_read_changes_nothing(desk: Desk, arguments: tuple[str, .
     desk.refused("dlq", "edit", job_id, *arguments, code=2)
 
     assert desk.redis.xrange(desk.keys.dlq) == before
+
+
+def sent_as(desk: Desk, args: dict[str, Any], **more: Any) -> str:
+    """A dead job whose producer sent something else than the desk does."""
+    job_id = desk.dead("pay", {"total": -1})
+    ((letter, fields),) = desk.redis.xrange(desk.keys.dlq)
+    envelope = encode_envelope("pay", codec.encode_args(args, limit=1_000_000), **more)
+    desk.redis.xdel(desk.keys.dlq, letter)
+    desk.redis.xadd(desk.keys.dlq, fields | {b"env": envelope})
+    return job_id
+
+
+def test_what_a_lane_has_taken_can_be_edited_however_large_it_is(desk: Desk) -> None:
+    """Its lane takes more than others do, and the letter could not be changed at all."""
+    job_id = sent_as(desk, {"total": -1, "rows": "x" * 300_000})
+
+    desk.call("dlq", "edit", job_id, "--set", "total=1")
+
+    assert Envelope.decode(letters(desk)[0][b"env"]).args["total"] == 1
+    said = desk.refused("dlq", "edit", job_id, "--set", f"more={'9' * 17}", code=2)
+    assert "the limit is 3000" in said, "what it has, since nobody has said that the lane takes more"
+
+
+def test_an_edited_letter_keeps_its_place_in_the_trace(desk: Desk) -> None:
+    job_id = sent_as(desk, {"total": -1}, trace="00-1-2-01")
+
+    desk.call("dlq", "edit", job_id, "--set", "total=1")
+
+    assert Envelope.decode(letters(desk)[0][b"env"]).trace == "00-1-2-01"
 
 
 def test_an_edit_that_changes_nothing_says_so(desk: Desk) -> None:

@@ -182,8 +182,11 @@ def test_a_password_in_a_bad_url_is_not_printed() -> None:
         ('"x"', "not a text"),
         ("null", "not null"),
         ("true", "not true or false"),
-        ('{"a": NaN}', "have NaN, which JSON has no form for"),
-        ('{"a": -Infinity}', "have -Infinity"),
+        ('{"a": NaN}', "JSON has no form for NaN"),
+        ('{"a": -Infinity}', "no form for -Infinity"),
+        ('{"a": 1, "b": 2, "a": 1}', "has the name 'a' twice in one object"),
+        ('{"a": [{"": 1, "": 2}]}', "has the name '' twice"),
+        ('{"a": ' + "9" * 5_000 + "}", "an integer beyond 64 bits"),
         ('{"a": ' + "[" * 100_000, "nested too deeply"),
     ],
 )

@@ -13,6 +13,7 @@ from streamworker.core import codec
 from streamworker.core.errors import StreamworkerError
 from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope, encode_envelope
+from streamworker.core.lane import MAX_PAYLOAD_BYTES
 from streamworker.core.text import truncate_text
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find
 from streamworker.ops.dlq.moves import name_row
@@ -71,14 +72,20 @@ async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]
     if not changes:
         raise NotEdited(f"the arguments of job {wanted.letter.job_id} are already so")
     was = wanted.envelope
+    await queue.know([was.task])
+    # What was taken once, may stay: by a lane that took more, say.
+    limit = max(
+        queue.router.limit(wanted.letter.lane), len(codec.encode_args(was.args, limit=MAX_PAYLOAD_BYTES))
+    )
     envelope = encode_envelope(
         was.task,
-        codec.encode_args(dict(wanted.args)),
+        codec.encode_args(dict(wanted.args), limit=limit),
         key=was.key,
         tenant=was.tenant,
         correlation_id=was.correlation_id,
         tick=was.tick,
         delay_ms=was.delay_ms,
+        trace=was.trace,
     )
     detail = quote(truncate_text(orjson.dumps(changes).decode(), MAX_DETAIL), safe='{}[]":,')
     (reply,) = await queue.run(
