@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from streamworker.postgres.connection import connect
+from streamworker.postgres.connection import connect, restore_settings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -119,6 +119,7 @@ class Connections:
         connection = borrowed.connection
         try:
             await connection.execute("DISCARD ALL")
+            await restore_settings(connection, self._dsn)
         except BaseException as error:
             connection.terminate()
             if not isinstance(error, Exception):

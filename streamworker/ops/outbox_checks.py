@@ -8,7 +8,7 @@ from streamworker.core.durations import format_ms
 from streamworker.core.errors import ConfigurationError
 from streamworker.ops.checks import Finding, ok, problem, warning
 from streamworker.outbox.depth import MOST, Depth, measure
-from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
+from streamworker.postgres.connection import PoolerUnfit, PostgresUnavailable, connect, passing, unavailable
 from streamworker.postgres.migrate import MigrationError, pending
 from streamworker.settings import Settings
 
@@ -28,6 +28,8 @@ async def outbox(settings: Settings) -> list[Finding]:
         return []
     try:
         return await _look(settings.postgres_dsn, settings.namespace)
+    except PoolerUnfit as error:
+        return [problem("postgres", error.found, error.advice)]
     except (ConfigurationError, PostgresUnavailable) as error:
         if isinstance(error, PostgresUnavailable) and error.kind == "schema":
             return [problem("postgres", f"it has no schema of ours: {error.problem}", MIGRATE)]
@@ -39,7 +41,9 @@ async def _look(dsn: str, namespace: str) -> list[Finding]:
     """Raises ConfigurationError or PostgresUnavailable."""
     connection = await connect(dsn, timeout=PATIENCE, writes=False)
     try:
-        return [*await _schema(connection), *judge(await measure(connection, namespace))]
+        found = await _schema(connection)
+        async with connection.transaction():  # a pooler that has none is found out
+            return [*found, *judge(await measure(connection, namespace))]
     except Exception as error:
         if passing(error):
             raise unavailable(error) from error

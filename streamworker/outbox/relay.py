@@ -29,7 +29,7 @@ from streamworker.outbox.gauges import Gauges
 from streamworker.outbox.rows import CHANNEL, job_of
 from streamworker.outbox.table import Row, Way
 from streamworker.postgres import migrate
-from streamworker.postgres.connection import PostgresUnavailable, connect, passing, unavailable
+from streamworker.postgres.connection import PostgresUnavailable, connect, is_pooled, passing, unavailable
 from streamworker.settings import Settings
 from streamworker.store.caller import backoff
 from streamworker.store.connection import Link, Opens, ReplyError
@@ -65,6 +65,10 @@ LONGEST_PAUSE = 5.0
 #: Seconds that Redis may take to answer, and until it is asked again after it took no jobs.
 PATIENCE, REST = 5.0, 1.0
 DEFAULT_KEEP = datetime.timedelta(days=7)
+#: Who listens behind PgBouncer hears nothing, unless the session is its own.
+POOLED = (
+    "connections are pooled, as by PgBouncer: where that is by transaction, nobody wakes a relay that listens"
+)
 #: Why a request waits that could be told.
 BEHIND = "an earlier request of its entity is not told yet"
 #: Reasons of a rejection that all of its lane and tenant meet, and nobody else.
@@ -157,6 +161,8 @@ class Relay:
         try:
             await migrate.require(connection)
             if self._listen:
+                if await is_pooled(connection):
+                    log.warning("relay %s: %s", self._name, POOLED)
                 await connection.add_listener(CHANNEL, lambda *_: self._woken.set())
             begun = False
             while not self._stopping.is_set():

@@ -29,7 +29,7 @@ class Dsn:
     #: One for each host: asyncpg has one time limit for all of them, and a host that is silent takes it all.
     each: tuple[str, ...]
     timeout: float | None  # seconds until a connection must stand
-    named: bool  # it says what the connection is to be called in `pg_stat_activity`
+    application: str | None  # what the connection is to be called in `pg_stat_activity`
 
 
 def redact(dsn: str) -> str:
@@ -65,7 +65,7 @@ def read_dsn(dsn: str) -> Dsn:
     """Take it apart. Raises ConfigurationError."""
     parts = urlsplit(check_dsn(dsn).strip())
     kept: list[tuple[str, str]] = []
-    timeout, named = None, False
+    timeout = application = None
     try:
         said = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
@@ -79,13 +79,13 @@ def read_dsn(dsn: str) -> Dsn:
                 "do: leave it out, and let sslmode=verify-full tell who answers"
             )
         elif name not in _IGNORED:
-            named = named or name == "application_name"
+            application = value if name == "application_name" else application
             kept.append((name, value))
     each = tuple(
         urlunsplit(parts._replace(netloc=netloc, query=urlencode(query)))
         for netloc, query in _hosts(parts.netloc, kept)
     )
-    return Dsn(each, timeout, named)
+    return Dsn(each, timeout, application)
 
 
 def _hosts(netloc: str, query: list[tuple[str, str]]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
