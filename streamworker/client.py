@@ -80,8 +80,16 @@ class Job(Generic[R]):
             return value_of(self.id, ended)  # type: ignore[no-any-return]
 
     async def cancel(self) -> bool:
-        """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
-        return await self._source.get().cancel(self.id, actor=actor()) != "ALREADY"
+        """Cancel the job: True unless it is over already. A running handler is told within a heartbeat.
+
+        Raises JobNotFound, also while it waits in the outbox.
+        """
+        queue = self._source.get()
+        try:
+            return await queue.cancel(self.id, actor=actor()) != "ALREADY"
+        except JobNotFound as missing:
+            (await _remembered(queue, missing)).refuse_cancel()
+            return False
 
 
 async def _remembered(queue: Queue, missing: JobNotFound) -> Remembered:

@@ -111,9 +111,20 @@ class SyncJob:
         return _result_of(self._queue, self.id, timeout)
 
     def cancel(self) -> bool:
-        """Cancel the job: True unless it is over already. A running handler is told within a heartbeat."""
+        """Cancel the job: True unless it is over already. A running handler is told within a heartbeat.
+
+        Raises JobNotFound, also while it waits in the outbox.
+        """
         _warn_in_a_loop("SyncJob.cancel")
-        return self._queue.cancel(self.id, actor=actor())
+        return _cancel(self._queue, self.id)
+
+
+def _cancel(queue: SyncQueue, job_id: str) -> bool:
+    try:
+        return queue.cancel(job_id, actor=actor())
+    except JobNotFound as missing:
+        _remembered(queue, missing).refuse_cancel()
+        return False
 
 
 class SyncClient:
@@ -227,4 +238,4 @@ class SyncClient:
     def cancel(self, job_id: str) -> bool:
         """Cancel a job: True unless it is over already. Raises JobNotFound."""
         _warn_in_a_loop("SyncClient.cancel")
-        return self._queue.cancel(check_job_id(job_id), actor=actor())
+        return _cancel(self._queue, check_job_id(job_id))

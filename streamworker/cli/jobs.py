@@ -158,6 +158,7 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
 
     Example: streamworker jobs cancel 01a22d35-48c5-7000-ab2c-b8855784618b
     """
+    from streamworker.core.errors import JobNotFound
     from streamworker.core.ids import check_job_id
     from streamworker.request import actor
 
@@ -166,7 +167,16 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
 
     async def act() -> tuple[str, str]:
         async with open_queue(settings) as queue:
-            reply = await queue.cancel(job_id, actor=actor())
+            try:
+                reply = await queue.cancel(job_id, actor=actor())
+            except JobNotFound:
+                if settings.postgres_dsn is None:
+                    raise
+                from streamworker.postgres.lookup import remember
+
+                remembered = await remember(settings, job_id)
+                remembered.refuse_cancel()
+                return "ALREADY", remembered.status
             status = (await queue.record(job_id)).status if reply == "ALREADY" else ""
             return reply, status
 

@@ -70,6 +70,13 @@ class Remembered:
             row["error"] or "",
         )
 
+    def refuse_cancel(self) -> None:
+        """It is over. Raises JobNotFound where that is still to come."""
+        if self.in_outbox:
+            raise JobNotFound(
+                self.row["id"], "Redis has not been told of it: it waits in the outbox; cancel it once it has"
+            )
+
     def view(self) -> JobView:
         """The same as the record would say."""
         row = self.row

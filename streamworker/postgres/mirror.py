@@ -177,13 +177,20 @@ class Mirror:
         was_on = pipe.offset.on and pipe.offset.commits
         if was_on and not await adopter.wanted():
             return
+        await self._take_in(adopter, pipe, seen=bool(was_on))
+        pipe.offset = await offsets.turn_on(connection, pipe.offset)
+        if not was_on:
+            log.info("mirror %s: it is on: what Redis loses from now on comes back", self._name)
+
+    async def _take_in(self, adopter: Adopter, pipe: Pipe, *, seen: bool) -> None:
+        """What Redis has of jobs and the log has not told. `seen`: but for ends, which it has all told."""
         await pipe.drain(await self._log.last_id())
         adopted, dead = await adopter.run()
         if adopted:
             log.info("mirror %s: took in %d jobs that are older than it", self._name, adopted)
         if dead:
             log.info("mirror %s: took in %d dead letters that are older than it", self._name, dead)
-        ended, unseen = (0, 0) if was_on else await adopter.end_unseen()
+        ended, unseen = (0, 0) if seen else await adopter.end_unseen()
         if ended:
             log.info("mirror %s: %d jobs ended while it was not on", self._name, ended)
         if unseen:
@@ -191,9 +198,6 @@ class Mirror:
                 "mirror %s: %d jobs that Postgres has as open are not in Redis any more; they ended or were "
                 "lost while the mirror was not on, and are not restored", self._name, unseen,
             )  # fmt: skip
-        pipe.offset = await offsets.turn_on(connection, pipe.offset)
-        if not was_on:
-            log.info("mirror %s: it is on: what Redis loses from now on comes back", self._name)
 
     async def _pipe(self, connection: asyncpg.Connection) -> Pipe:
         """The way into Postgres, with the mirror switched on."""
@@ -253,6 +257,9 @@ class Mirror:
             done = await self._reconciler(connection, pipe).run()
             log.warning("mirror %s: %s", self._name, done)
             self.gauges.enter(State.MIRRORING)
+        elif pipe.missed:
+            await self._take_in(Adopter(connection, self._caller, self._keys), pipe, seen=False)
+            pipe.missed = False
         now = time.monotonic()
         if now >= self._next_prune:
             self._next_prune = now + PRUNE_EVERY

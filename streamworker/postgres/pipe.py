@@ -71,6 +71,8 @@ class Pipe:
         self._pace = pace or Pace()
         self.offset = offset
         self.writer = Writer(connection, name)
+        #: Entries are gone that nobody read here, and with them ends of jobs.
+        self.missed = False
 
     async def gather(self, after: str = HEAD, *, wait: bool = True) -> Batch:
         """What is in the log after that entry, as much as one transaction should take, ready to be written.
@@ -117,6 +119,7 @@ class Pipe:
             raise
         self._pace.passed()
         self.offset = written.offset
+        self.missed = self.missed or written.unread > 0
         self._gauges.batch(time.monotonic() - began)
         self._count(written)
         if self._on_commit is not None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamworker.core.ids import RANDOM_BYTES, new_job_id
+from streamworker.core.states import QUIET_CODES
+from streamworker.postgres.letters import OLDEST
 
 if TYPE_CHECKING:
     import asyncpg
@@ -23,17 +25,24 @@ _LOCKED = "55P03"
 #: Classes of SQLSTATE that the jobs need not wait for: rights that are missing, or somebody's view of a day.
 _OF_DAYS = ("2B", "42")
 
+#: Dead letters of which nobody has decided stay as long as Redis has them, by default: else they would not
+#: come back after a loss, and one that is replayed would be a job without task, lane or key.
+_KEPT = """
+status = 'failed_terminal' AND finished_at >= $6 AND error_code <> ALL($7::text[]) AND NOT EXISTS (
+    SELECT FROM streamworker.operator_actions a
+    WHERE a.subject = jobs.id::text AND a.action = 'discarded' AND a.detail = 'epoch ' || jobs.epoch)
+"""
 #: Goes on where the last one ended: what that deleted is looked through again until it is vacuumed.
-DELETE_JOBS = """
+DELETE_JOBS = f"""
 WITH gone AS (
     DELETE FROM streamworker.jobs WHERE id IN (
         SELECT id FROM streamworker.jobs
         WHERE namespace = $1 AND id > $5::uuid AND id < $2::uuid AND finished_at < $3
-          AND status IN ('succeeded', 'failed_terminal')
+          AND status IN ('succeeded', 'failed_terminal') AND ({_KEPT}) IS NOT TRUE
         ORDER BY id LIMIT $4) RETURNING id
 )
 SELECT (SELECT count(*) FROM gone), (SELECT id::text FROM gone ORDER BY id DESC LIMIT 1)
-"""
+"""  # noqa: S608
 #: Before the first job.
 BEGINNING = "00000000-0000-0000-0000-000000000000"
 
@@ -69,7 +78,8 @@ async def prune(
     oldest = new_job_id(now_ms=max(0, int(before.timestamp() * 1000)), random=bytes(RANDOM_BYTES))
     jobs = 0
     while True:
-        row = await connection.fetchrow(DELETE_JOBS, namespace, oldest, before, CHUNK, after)
+        values = namespace, oldest, before, CHUNK, after, now - OLDEST, list(QUIET_CODES)
+        row = await connection.fetchrow(DELETE_JOBS, *values)
         assert row is not None
         deleted, last = row
         jobs += deleted

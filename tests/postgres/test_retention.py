@@ -19,7 +19,7 @@ from streamworker.postgres.connection import connect
 from streamworker.postgres.retention import prune
 from streamworker.postgres.writer import Writer
 from streamworker.settings import Settings
-from tests.postgres.journal import NOON, Journal, claimed, succeeded
+from tests.postgres.journal import NOON, Journal, claimed, failed, succeeded
 from tests.servers import BenchServer
 
 DAY_MS = 86_400_000
@@ -65,6 +65,30 @@ async def ended(sql: asyncpg.Connection, namespace: str, count: int) -> None:
         for entry in (journal.enqueued(job), journal.entry(claimed(job)), journal.entry(succeeded(job))):
             batch.add(*entry)
     await Writer(sql, "m").write(batch, offset)
+
+
+async def test_a_dead_letter_of_which_nobody_decided_stays_as_long_as_redis_has_it(
+    sql: asyncpg.Connection,
+) -> None:
+    """By a shorter retention they went first: a replayed one had no task, and was lost with Redis."""
+    offset = await offsets.begin(sql, "shop", 0, "marker")
+    batch, journal = Batch(), Journal()
+    undecided, discarded, quiet = (new_job_id(now_ms=NOON, random=bytes([n] * 8)) for n in range(3))
+    for job, code in ((undecided, "broken"), (discarded, "broken"), (quiet, "cancelled")):
+        batch.add(*journal.enqueued(job))
+        batch.add(*journal.entry(claimed(job)))
+        batch.add(*journal.entry(failed(job, code=code)))
+    batch.add(*journal.entry(script="discard", actor="ann@ops", audit=f"{discarded} 0 discarded"))
+    await Writer(sql, "m").write(batch, offset)
+    keep, noon = datetime.timedelta(days=5), datetime.datetime.fromtimestamp(NOON / 1000, datetime.UTC)
+
+    async def left(days: int) -> list[str]:
+        await prune(sql, "shop", keep=keep, now=noon + datetime.timedelta(days=days))
+        return [row["id"] for row in await sql.fetch("SELECT id::text FROM streamworker.jobs ORDER BY id")]
+
+    assert len(await left(4)) == 3
+    assert await left(29) == [undecided]
+    assert await left(31) == []
 
 
 async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connection) -> None:
