@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamworker.core.ids import RANDOM_BYTES, new_job_id
 from streamworker.core.states import QUIET_CODES
+from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.letters import OLDEST
 
 if TYPE_CHECKING:
@@ -37,12 +38,23 @@ DELETE_JOBS = f"""
 WITH gone AS (
     DELETE FROM streamworker.jobs WHERE id IN (
         SELECT id FROM streamworker.jobs
-        WHERE namespace = $1 AND id > $5::uuid AND id < $2::uuid AND finished_at < $3
-          AND status IN ('succeeded', 'failed_terminal') AND ({_KEPT}) IS NOT TRUE
+        WHERE namespace = $1 AND id > $5::uuid AND id < $2::uuid AND (
+            finished_at < $3 AND status IN ('succeeded', 'failed_terminal') AND ({_KEPT}) IS NOT TRUE
+            OR reason = '{UNSEEN}' AND updated_at < $3 AND status NOT IN ('succeeded', 'failed_terminal'))
         ORDER BY id LIMIT $4) RETURNING id
 )
 SELECT (SELECT count(*) FROM gone), (SELECT id::text FROM gone ORDER BY id DESC LIMIT 1)
 """  # noqa: S608
+#: Words about jobs: each cancel is one, whoever asks for it. What was set holds on, however old.
+DELETE_ACTIONS = """
+WITH gone AS (
+    DELETE FROM streamworker.operator_actions WHERE id IN (
+        SELECT id FROM streamworker.operator_actions
+        WHERE namespace = $1 AND at < $2 AND subject ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' ORDER BY at LIMIT $3)
+    RETURNING id
+)
+SELECT count(*) FROM gone
+"""
 #: Before the first job.
 BEGINNING = "00000000-0000-0000-0000-000000000000"
 
@@ -54,10 +66,12 @@ class Pruned:
     days: tuple[datetime.date, ...]
     jobs: int
     reached: str = BEGINNING  # time was up: the next call goes on after that job
+    actions: int = 0
+    actions_left: bool = False  # time was up
 
     @property
     def more(self) -> bool:
-        return self.reached != BEGINNING
+        return self.reached != BEGINNING or self.actions_left
 
 
 async def prune(
@@ -69,9 +83,10 @@ async def prune(
     seconds: float = math.inf,
     after: str = BEGINNING,
 ) -> Pruned:
-    """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before.
+    """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before, with what
+    operators did to them.
 
-    Jobs go until there are no more, or for about so many seconds. Days that somebody reads stay for now.
+    They go until there are no more, or for about so many seconds. Days that somebody reads stay for now.
     """
     before, until = now - keep, time.monotonic() + seconds
     days = await _drop_days(connection, before.date())
@@ -84,10 +99,32 @@ async def prune(
         deleted, last = row
         jobs += deleted
         if deleted < CHUNK:
-            return Pruned(days, jobs)
+            oldest_word = min(before, now - OLDEST)
+            actions, left = await _delete_actions(connection, namespace, oldest_word, until)
+            return Pruned(days, jobs, actions=actions, actions_left=left)
         after = last
         if time.monotonic() >= until:
             return Pruned(days, jobs, after)
+
+
+async def _delete_actions(
+    connection: asyncpg.Connection, namespace: str, before: datetime.datetime, until: float
+) -> tuple[int, bool]:
+    """How many went, and whether time was up. They stay where the right is missing: it came later."""
+    actions = 0
+    while True:
+        try:
+            deleted = await connection.fetchval(DELETE_ACTIONS, namespace, before, CHUNK)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != "42501":
+                raise
+            log.warning("what operators did to jobs before %s stays: %s", before.date(), error)
+            return actions, False
+        actions += deleted
+        if deleted < CHUNK:
+            return actions, False
+        if time.monotonic() >= until:
+            return actions, True
 
 
 async def _drop_days(connection: asyncpg.Connection, before: datetime.date) -> tuple[datetime.date, ...]:

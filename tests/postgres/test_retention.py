@@ -91,6 +91,62 @@ async def test_a_dead_letter_of_which_nobody_decided_stays_as_long_as_redis_has_
     assert await left(31) == []
 
 
+async def test_what_operators_did_to_jobs_goes_with_them_and_what_they_set_stays(
+    sql: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cancel is a word of an operator, also a program's."""
+    monkeypatch.setattr(retention, "CHUNK", 2)
+    jobs = [new_job_id(now_ms=NOON, random=bytes([n] * 8)) for n in range(5)]
+    await sql.executemany(
+        "INSERT INTO streamworker.operator_actions (namespace, shard, at, actor, action, subject, detail) "
+        "VALUES ('shop', 0, to_timestamp($1::float8), 'ann@ops', $2, $3, '')",
+        [*((NOON / 1000, "cancelled", job) for job in jobs), (NOON / 1000, "pause", "lane:normal"),
+         (NOON / 1000 + 86_400 * 40, "cancelled", jobs[0])],
+    )  # fmt: skip
+    keep, noon = datetime.timedelta(days=5), datetime.datetime.fromtimestamp(NOON / 1000, datetime.UTC)
+
+    async def pruned(days: int) -> tuple[int, bool]:
+        done = await prune(sql, "shop", keep=keep, now=noon + datetime.timedelta(days=days), seconds=0)
+        return done.actions, done.more
+
+    assert await pruned(29) == (0, False)
+    assert [await pruned(31) for _ in range(3)] == [(2, True), (2, True), (1, False)]
+    left = await sql.fetch("SELECT action FROM streamworker.operator_actions ORDER BY at")
+    assert [row["action"] for row in left] == ["pause", "cancelled"]
+
+
+async def test_where_the_right_is_missing_words_stay_and_the_mirror_goes_on(
+    sql: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Roles that were made by an older version of the docs."""
+    await ended(sql, "shop", 1)
+    await sql.execute("CREATE ROLE older; GRANT USAGE ON SCHEMA streamworker TO older")
+    await sql.execute("GRANT SELECT, DELETE ON ALL TABLES IN SCHEMA streamworker TO older")
+    await sql.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA streamworker TO older")
+    await sql.execute("REVOKE DELETE ON streamworker.operator_actions FROM older; SET ROLE older")
+
+    pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER)
+
+    assert (pruned.jobs, pruned.more) == (1, False)
+    assert "permission denied for table operator_actions" in caplog.text
+    await sql.execute("RESET ROLE; DROP OWNED BY older; DROP ROLE older")
+
+
+async def test_a_job_whose_end_nobody_knows_goes_as_well(sql: asyncpg.Connection) -> None:
+    """Of no row that is open for ever anybody takes leave."""
+    offset = await offsets.begin(sql, "shop", 0, "marker")
+    batch, job = Batch(), new_job_id(now_ms=NOON, random=bytes(8))
+    batch.add(*Journal().enqueued(job))
+    await Writer(sql, "m").write(batch, offset)
+    keep, noon = datetime.timedelta(days=5), datetime.datetime.fromtimestamp(NOON / 1000, datetime.UTC)
+
+    assert (await prune(sql, "shop", keep=keep, now=LATER)).jobs == 0
+    await sql.execute("UPDATE streamworker.jobs SET reason = 'unseen', updated_at = $1", noon)
+
+    assert (await prune(sql, "shop", keep=keep, now=noon + datetime.timedelta(days=4))).jobs == 0
+    assert (await prune(sql, "shop", keep=keep, now=noon + datetime.timedelta(days=6))).jobs == 1
+
+
 async def test_another_namespaces_jobs_are_its_own_to_delete(sql: asyncpg.Connection) -> None:
     await ended(sql, "bank", 1)
 

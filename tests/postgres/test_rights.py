@@ -88,7 +88,7 @@ async def test_the_mirror_needs_no_more_than_its_rights(roles: Roles) -> None:
     assert [row["id"] for row in await sql.fetch(adopt.TOLD, "shop", 0, nil, 10)] == [job]
     await sql.execute(adopt.MARK, [job])
     assert (await offsets.turn_on(sql, again.offset)).on
-    assert [str(day) for day in pruned.days] == ["2026-07-24"]
+    assert ([str(day) for day in pruned.days], pruned.actions) == (["2026-07-24"], 1)
     await sql.close()
 
 
