@@ -92,10 +92,10 @@ def run(
             "--with-relay", help="Run `streamworker outbox relay` beside it, as a process of its own."
         ),
     ] = False,
-    until_idle: Annotated[
+    burst: Annotated[
         bool,
         typer.Option(
-            "--until-idle",
+            "--burst",
             help="End once nothing waits, runs or is due in its lanes; with one process.",
         ),
     ] = False,
@@ -118,11 +118,11 @@ def run(
 
     Example: streamworker run shop.tasks:app --processes 2 --concurrency 64
     """
-    if until_idle and (processes > 1 or reload):
+    if burst and (processes > 1 or reload):
         from streamworker.cli.edge import CommandFailed
 
         other = "--reload" if reload else "--processes"
-        raise CommandFailed(f"--until-idle is for one process that ends: leave out {other}", code=2)
+        raise CommandFailed(f"--burst is for one process that ends: leave out {other}", code=2)
     companions = [name for name, wanted in (("mirror", with_mirror), ("relay", with_relay)) if wanted]
     if companions:
         if reload:
@@ -141,7 +141,7 @@ def run(
                 (log_level, log_format),
                 (metrics_port, metrics_host),
                 beside,
-                until_idle=until_idle,
+                burst=burst,
             )
     if reload:
         return _reload(
@@ -161,7 +161,7 @@ def run(
         grace,
         (log_level, log_format),
         (metrics_port, metrics_host),
-        until_idle=until_idle,
+        burst=burst,
     )
 
 
@@ -200,7 +200,7 @@ def _run(
     endpoint: tuple[int | None, str | None],
     beside: Sequence[Companion] = (),
     *,
-    until_idle: bool,
+    burst: bool,
 ) -> int:
     log_to_stderr(*logs)
     leave_when_told()
@@ -219,7 +219,7 @@ def _run(
         grace=DEFAULT_GRACE if grace is None else grace,
         metrics_port=endpoint[0],
         metrics_host=endpoint[1],
-        until_idle=until_idle,
+        burst=burst,
     )
     return worker.run()
 

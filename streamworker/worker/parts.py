@@ -22,6 +22,7 @@ from streamworker.store.keys import Keys
 from streamworker.store.server import check_server, claim_namespace
 from streamworker.telemetry import transitions
 from streamworker.worker import stall
+from streamworker.worker.burst import Burst
 from streamworker.worker.children import Children
 from streamworker.worker.crons import Crons
 from streamworker.worker.ends import Ends
@@ -35,7 +36,6 @@ from streamworker.worker.running import Running, Stop
 from streamworker.worker.session import Session
 from streamworker.worker.steering import Steering
 from streamworker.worker.sweep import Sweep
-from streamworker.worker.until_idle import UntilIdle
 
 if TYPE_CHECKING:
     from streamworker.app import App
@@ -112,9 +112,9 @@ class Parts:
         )
         self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
         self.watcher: Watcher | None = None
-        self.until_idle = (
-            UntilIdle(worker.lanes, Keys(settings.namespace), self.keeper.caller, worker.stop)
-            if worker.until_idle
+        self.burst = (
+            Burst(worker.lanes, Keys(settings.namespace), self.keeper.caller, worker.stop)
+            if worker.burst
             else None
         )
         self.sweep = Sweep(self)

@@ -46,7 +46,7 @@ class Worker:
     `processes_for_tasks` is how many child processes run the jobs of tasks that have `run_in="process"`; by
     default one for each processor, but no more than slots. They are started when they are needed.
 
-    With `until_idle` it stops by itself once nothing waits, runs or is due in its lanes.
+    With `burst` it stops by itself once nothing waits, runs or is due in its lanes.
 
     `metrics_port` and `metrics_host` are for `run`: where probes and scrapes are answered over HTTP. By
     default that is where `STREAMWORKER_METRICS_PORT` and `STREAMWORKER_METRICS_HOST` say, else nowhere.
@@ -62,7 +62,7 @@ class Worker:
         metrics_port: int | None = None,
         metrics_host: str | None = None,
         processes_for_tasks: int | None = None,
-        until_idle: bool = False,
+        burst: bool = False,
     ) -> None:
         origin.refuse_while_loading()
         if type(concurrency) is not int or concurrency < 1:
@@ -81,7 +81,7 @@ class Worker:
         if type(processes_for_tasks) is not int or processes_for_tasks < 1:
             raise ConfigurationError(f"processes_for_tasks must be 1 or more, not {processes_for_tasks!r}")
         self.processes_for_tasks = processes_for_tasks
-        self.until_idle = until_idle
+        self.burst = burst
         self.metrics_port = metrics_port
         self.metrics_host = metrics_host
         #: Told what happens here; None: nobody asked for it.
@@ -197,7 +197,7 @@ class Worker:
                     group.start_soon(parts.quarantine.run)
                     group.start_soon(parts.read_scripts)
                     group.start_soon(schema.look, self.app.settings.postgres_dsn, self.id)
-                    for part in (parts.watcher, parts.until_idle):
+                    for part in (parts.watcher, parts.burst):
                         if part is not None:
                             group.start_soon(part.run)
                     try:

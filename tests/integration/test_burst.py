@@ -1,4 +1,4 @@
-"""`run --until-idle`: a worker that ends by itself once there is nothing left to do."""
+"""`run --burst`: a worker that ends by itself once there is nothing left to do."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from streamworker import App, Concurrency, Context, RetryAfter, Status, Worker
 from streamworker.ops import tune
 from streamworker.store.keys import Keys
-from streamworker.worker import until_idle
-from streamworker.worker.until_idle import UntilIdle
+from streamworker.worker import burst
+from streamworker.worker.burst import Burst
 from tests.integration.serving import PATIENCE, serving
 from tests.processes import WorkerProcess
 from tests.servers import BenchServer
@@ -31,7 +31,7 @@ TellsAtOnce = Callable[[str], Awaitable[None]]
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> TellsAtOnce:
     """Waits until the worker has told of this; it does so with each look."""
-    monkeypatch.setattr(until_idle, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(burst, "TELL_EVERY", 0.0)
     caplog.set_level(logging.INFO, logger="streamworker.worker")
 
     async def wait(text: str) -> None:
@@ -40,10 +40,10 @@ def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> T
     return wait
 
 
-async def run_until_idle(app: App, *, lanes: list[str] | None = None) -> None:
+async def run_in_burst(app: App, *, lanes: list[str] | None = None) -> None:
     """Serve until the worker ends by itself."""
     async with asyncio.timeout(PATIENCE):
-        await Worker(app, concurrency=2, lanes=lanes, until_idle=True).serve()
+        await Worker(app, concurrency=2, lanes=lanes, burst=True).serve()
 
 
 async def test_it_ends_when_all_is_done_and_what_that_enqueued_too(app: App) -> None:
@@ -57,13 +57,13 @@ async def test_it_ends_when_all_is_done_and_what_that_enqueued_too(app: App) -> 
 
     await app.enqueue_many([count.call(3) for _ in range(5)])
 
-    await run_until_idle(app)
+    await run_in_burst(app)
 
     assert sorted(ran) == sorted([3, 2, 1, 0] * 5)
 
 
 async def test_without_jobs_it_ends_at_once(app: App) -> None:
-    await run_until_idle(app)
+    await run_in_burst(app)
 
 
 async def test_a_job_that_runs_for_long_is_waited_for_wherever_it_runs(app: App, told: TellsAtOnce) -> None:
@@ -77,8 +77,8 @@ async def test_a_job_that_runs_for_long_is_waited_for_wherever_it_runs(app: App,
     async with serving(app):
         job = await slow.enqueue()
         await began.wait()
-        ending = asyncio.create_task(run_until_idle(app))
-        await told("runs until idle: 1 job left")
+        ending = asyncio.create_task(run_in_burst(app))
+        await told("in a burst: 1 job left")
         assert not ending.done()
         go.set()
         await ending
@@ -97,7 +97,7 @@ async def test_what_is_due_later_stays(app: App) -> None:
     soon, late = await nothing.enqueue(), await nothing.options(delay=600).enqueue()
     again = await later.enqueue()
 
-    await run_until_idle(app)
+    await run_in_burst(app)
 
     assert await soon.status() is Status.SUCCEEDED
     assert await late.status() is Status.QUEUED
@@ -113,11 +113,9 @@ async def test_what_is_due_and_not_moved_yet_is_left_to_do(app: App, told: Tells
     job = await nothing.options(delay=0.05).enqueue()
     caller = app.queue().caller
     ended = asyncio.Event()
-    looking = asyncio.create_task(
-        UntilIdle(["normal"], Keys(app.settings.namespace), caller, ended.set).run()
-    )
+    looking = asyncio.create_task(Burst(["normal"], Keys(app.settings.namespace), caller, ended.set).run())
 
-    await told("runs until idle: 1 job left")  # no worker is there to move it
+    await told("in a burst: 1 job left")  # no worker is there to move it
     assert not ended.is_set()
 
     await job.cancel()
@@ -131,7 +129,7 @@ async def test_jobs_of_other_lanes_are_no_reason_to_stay(app: App) -> None:
 
     urgent, usual = await nothing.options(lane="priority").enqueue(), await nothing.enqueue()
 
-    await run_until_idle(app, lanes=["priority"])
+    await run_in_burst(app, lanes=["priority"])
 
     assert await urgent.status() is Status.SUCCEEDED
     assert await usual.status() is Status.QUEUED
@@ -144,8 +142,8 @@ async def test_a_lane_that_is_paused_is_waited_for(app: App, told: TellsAtOnce) 
 
     await tune.pause(app.queue(), "lane:normal", actor="test")
     job = await nothing.enqueue()
-    ending = asyncio.create_task(run_until_idle(app))
-    await told("runs until idle: 1 job left")
+    ending = asyncio.create_task(run_in_burst(app))
+    await told("in a burst: 1 job left")
     assert not ending.done()
 
     await tune.resume(app.queue(), "lane:normal", actor="test", over=0)
@@ -157,6 +155,6 @@ async def test_a_lane_that_is_paused_is_waited_for(app: App, told: TellsAtOnce) 
 
 async def test_the_command_ends_with_0(app: App, valkey: BenchServer, namespace: str) -> None:
     """As CI and cron jobs of a cluster need it."""
-    with WorkerProcess("cli_app:app", "--until-idle", redis_url=valkey.url, namespace=namespace) as process:
+    with WorkerProcess("cli_app:app", "--burst", redis_url=valkey.url, namespace=namespace) as process:
         assert process.wait() == 0
     assert "nothing is left to do" in process.log()

@@ -1,4 +1,4 @@
-"""Ends a worker once its lanes have nothing left to do: `streamworker run --until-idle`."""
+"""Ends a worker once its lanes have nothing left to do: `streamworker run --burst`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TELL_EVERY = 30.0
 _LEFT = ("queued", "turned", "parked", "backlog", "in_flight")
 
 
-class UntilIdle:
+class Burst:
     """Looks until nothing waits or runs in these lanes, whoever runs it, and nothing is due; then ends it.
 
     What is due later stays for another worker: delayed jobs and retries.
@@ -45,12 +45,12 @@ class UntilIdle:
             except StreamworkerError:  # whoever else asks tells of it
                 continue
             if not left:
-                log.info("nothing is left to do: this worker was to run until then")
+                log.info("nothing is left to do: the burst is over")
                 self._end()
                 return
             if loop.time() - told >= TELL_EVERY:
                 told = loop.time()
-                log.info("runs until idle: %s left", counted(left, "job"))
+                log.info("in a burst: %s left", counted(left, "job"))
 
     async def _left(self) -> int:
         """Jobs that wait, run or are due.
