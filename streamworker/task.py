@@ -89,7 +89,7 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the handler itself: what it gives is R, or an awaitable of R for a coroutine function."""
         return self.handler(ctx, *args, **kwargs)
 
@@ -120,11 +120,11 @@ class Task(Generic[P, R]):
             ),
         )
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`. Raises BadArguments, SerializationError or PayloadTooLarge."""
         return self._call(NO_OPTIONS, args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job. Raises as `Client.enqueue`, and BadArguments."""
         return await self._enqueue(NO_OPTIONS, args, kwargs)
 
@@ -190,11 +190,11 @@ class BoundTask(Generic[P, R]):
     task: Task[P, R]
     chosen: Options
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for `app.enqueue_many`."""
         return self.task._call(self.chosen, args, kwargs)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue one job."""
         return await self.task._enqueue(self.chosen, args, kwargs)
 

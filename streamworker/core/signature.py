@@ -101,5 +101,5 @@ class Signature:
             said.append(f"unknown: {', '.join(sorted(unknown))}; it takes {', '.join(self.names) or 'none'}")
         if said:
             raise BadArguments("; ".join(said))
-        if self.open and self.context in names:
+        if self.open and self.context and self.context in names:
             raise BadArguments(f"{self.context!r} is the name of the handler's context")

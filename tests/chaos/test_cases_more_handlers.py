@@ -65,6 +65,47 @@ def server(valkey: BenchServer) -> BenchServer:
     return valkey
 
 
+#: Names that mean something on the way to a handler.
+ODD_NAMES = [
+    "self",
+    "cls",
+    "args",
+    "kwargs",
+    "task",
+    "call",
+    "callable",
+    "func",
+    "loop",
+    "key",
+    "delay",
+    "",
+    "a b",
+]
+
+
+async def test_an_argument_may_have_any_name_but_the_contexts(app: App) -> None:
+    """rq#98: data of others has a field `self`, and the producer was told of two values for an argument."""
+    given = dict.fromkeys(ODD_NAMES, 1)
+
+    @app.task
+    async def tell(ctx: Context, /, **data: int) -> dict[str, int]:
+        return data
+
+    @app.task
+    def tell_in_a_thread(ctx: Context, /, **data: int) -> dict[str, int]:
+        return data
+
+    async with serving(app):
+        for task in (tell, tell_in_a_thread):
+            jobs = [
+                await task.enqueue(**given),
+                await task.options(lane="priority").enqueue(**given),
+                await app.enqueue(task.name, given),
+                *await app.enqueue_many([task.call(**given), task.options(lane="priority").call(**given)]),
+            ]
+            assert [await job.result(10) for job in jobs] == [given] * 5
+
+
 @pytest.mark.parametrize(
     "error",
     [
