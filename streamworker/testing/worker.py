@@ -11,7 +11,7 @@ from typing import Any
 from streamworker.app import App
 from streamworker.core.admission import high_water
 from streamworker.core.job import Claim
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument
 from streamworker.store.keys import Keys
 from streamworker.store.scripts import BATCH, RETENTION_MS
@@ -182,10 +182,10 @@ class HandWorker:
         for running in settled:
             if running.outcome is not None:
                 ago = None if running.started is None else max(0, round((now - running.started) * 1000))
-                yield from scripts.outcome_row(running.claim, running.outcome, ago)
+                yield from settle_rows.outcome_row(running.claim, running.outcome, ago)
         for running in marks:
             if running.outcome is None and running.started is not None:
-                yield from scripts.mark_row(running.claim, max(0, round((now - running.started) * 1000)))
+                yield from settle_rows.mark_row(running.claim, max(0, round((now - running.started) * 1000)))
 
     def _begin(self, running: Running) -> None:
         self._attempts += 1

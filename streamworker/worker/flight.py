@@ -8,7 +8,7 @@ from typing import Protocol
 
 from streamworker.core.lanes import Plan
 from streamworker.core.outcome import Success
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument
 from streamworker.store.placing import CALL_BYTES
 from streamworker.worker.running import Running
@@ -99,10 +99,10 @@ def rows_of(settled: list[Running], marked: list[Running], now: float) -> list[A
         started = running.started
         ago = None if started is None else max(0, round((now - started) * 1000))
         if running.outcome is not None:
-            rows.extend(scripts.outcome_row(running.claim, running.outcome, ago))
+            rows.extend(settle_rows.outcome_row(running.claim, running.outcome, ago))
     for running in marked:
         ago = 0 if running.started is None else max(0, round((now - running.started) * 1000))
-        rows.extend(scripts.mark_row(running.claim, ago))
+        rows.extend(settle_rows.mark_row(running.claim, ago))
     return rows
 
 

@@ -19,7 +19,7 @@ from streamworker.core.outcome import Fail, Retry
 from streamworker.core.overrides import RetryOverrides
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.caller import Caller, Timed, backoff, passes
 from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.depths import lanes_at_work
@@ -269,7 +269,7 @@ class Keeper:
         rows: list[Argument] = []
         found = [(candidate, self.fate(candidate)) for candidate in candidates]
         for candidate, fate in found:
-            rows.extend(scripts.recovery_row(candidate, fate))
+            rows.extend(settle_rows.recovery_row(candidate, fate))
         if not rows:
             return
         call = scripts.settle(

@@ -13,7 +13,7 @@ from streamworker import App, Context, PersistentError, Retry, TransientError
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Success
 from streamworker.ops import dlq
-from streamworker.store import lua, scripts
+from streamworker.store import lua, scripts, settle_rows
 from streamworker.worker import heartbeat, keeper, log_bound
 from streamworker.worker.keeper import Keeper
 from tests.chaos.conftest import LEASE, SWEEP, OwnServer
@@ -202,7 +202,7 @@ def test_a_straggler_pins_one_node_until_it_ends(shard: Shard) -> None:
 
     def end(ended: list[Claim]) -> None:
         for first in range(0, len(ended), 100):
-            rows = [scripts.outcome_row(each, Success(), 5) for each in ended[first : first + 100]]
+            rows = [settle_rows.outcome_row(each, Success(), 5) for each in ended[first : first + 100]]
             assert set(shard.settle_rows(*rows)) == {"OK"}
 
     full = shard.redis("MEMORY", "USAGE", stream, "SAMPLES", 0)

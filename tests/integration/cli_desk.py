@@ -15,7 +15,7 @@ from streamworker.core.job import Claim, Record
 from streamworker.core.outcome import Fail, Outcome
 from streamworker.core.states import ErrorClass
 from streamworker.request import Options, new_job
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument, SyncLink
 from streamworker.store.keys import Keys
 
@@ -106,11 +106,11 @@ class Desk:
 
     def mark(self, claim: Claim, *, worker: str = "w1") -> None:
         """Its handler runs."""
-        self._settle(worker, scripts.mark_row(claim, 0))
+        self._settle(worker, settle_rows.mark_row(claim, 0))
 
     def settle(self, claim: Claim, outcome: Outcome, *, worker: str = "w1") -> None:
         """Its handler has ended."""
-        self._settle(worker, scripts.outcome_row(claim, outcome, 0))
+        self._settle(worker, settle_rows.outcome_row(claim, outcome, 0))
 
     def _settle(self, worker: str, rows: tuple[Argument, ...]) -> None:
         call = scripts.settle(

@@ -9,7 +9,7 @@ import pytest
 from streamworker import App, Context, Retry
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Outcome, Success
-from streamworker.store import scripts
+from streamworker.store import settle_rows
 from streamworker.store.connection import Argument
 from tests.integration.serving import failure, serving
 from tests.servers import BenchServer
@@ -33,13 +33,13 @@ async def test_a_job_whose_outcome_is_refused_does_not_run_for_ever(
     async def poison(ctx: Context) -> None:
         runs["poison"] += 1
 
-    row_of = scripts.outcome_row
+    row_of = settle_rows.outcome_row
 
     def broken_row(claim: Claim, outcome: Outcome, ago: int | None) -> tuple[Argument, ...]:
         row = row_of(claim, outcome, ago)
         return ("S cannot be read", *row[1:]) if isinstance(outcome, Success) else row
 
-    monkeypatch.setattr(scripts, "outcome_row", broken_row)
+    monkeypatch.setattr(settle_rows, "outcome_row", broken_row)
     async with app, serving(app):
         job = await poison.enqueue()
         failed = await failure(job, 60)

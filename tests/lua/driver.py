@@ -8,7 +8,7 @@ from typing import Any
 
 from streamworker.core.job import Candidate, Claim
 from streamworker.core.outcome import Fail, Outcome, Retry
-from streamworker.store import lua, scripts
+from streamworker.store import lua, scripts, settle_rows
 from streamworker.store.connection import Argument, SyncLink
 from tests.lua.invariants import violations
 from tests.lua.reader import START as START
@@ -154,15 +154,15 @@ class Shard(Reader):
 
     def settle(self, claim: Claim, outcome: Outcome, *, ago: int | None = 5) -> str:
         """`ago` ms ago the handler began; None: it did not run."""
-        return self.settle_rows(scripts.outcome_row(claim, outcome, ago))[0]
+        return self.settle_rows(settle_rows.outcome_row(claim, outcome, ago))[0]
 
     def start(self, claim: Claim, *, ago: int = 20) -> str:
         """Mark a start: claimed -> processing."""
-        return self.settle_rows(scripts.mark_row(claim, ago))[0]
+        return self.settle_rows(settle_rows.mark_row(claim, ago))[0]
 
     def recovery(self, candidate: Candidate, outcome: Retry | Fail) -> str:
         """Commit what was decided for a claim that was found dead."""
-        return self.settle_rows(scripts.recovery_row(candidate, outcome))[0]
+        return self.settle_rows(settle_rows.recovery_row(candidate, outcome))[0]
 
     def exchange_call(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamworker.core.outcome import Success
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument, ReplyError
 from tests.lua.driver import Shard, job
 
@@ -66,7 +66,7 @@ def test_an_enqueue_row_that_is_cut_off_is_refused(shard: Shard, missing: int) -
 )
 def test_a_settle_row_that_cannot_be_read_is_refused_with_the_whole_batch(shard: Shard, head: str) -> None:
     claim = shard.take("j")
-    rows: list[Argument] = [*scripts.outcome_row(claim, Success(), 5), head, "j", b""]
+    rows: list[Argument] = [*settle_rows.outcome_row(claim, Success(), 5), head, "j", b""]
 
     for call in (shard.settle_call(rows), shard.exchange_call(rows, limit=5)):
         refused(shard, call, r"lua/fragments/settle_step\.lua:\d+: settle row cannot be read: ")
@@ -77,7 +77,7 @@ def test_a_settle_row_that_cannot_be_read_is_refused_with_the_whole_batch(shard:
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_settle_row_that_is_cut_off_is_refused(shard: Shard, missing: int) -> None:
     claim = shard.take("j")
-    row = scripts.outcome_row(claim, Success(), 5)
+    row = settle_rows.outcome_row(claim, Success(), 5)
     rows: list[Argument] = [*row, *row[:-missing]]
 
     refused(

@@ -9,7 +9,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import settle_rows
 from tests.lua.driver import LEASE, Shard, job, plan_of
 from tests.lua.test_cron import audits
 
@@ -310,7 +310,7 @@ def test_without_its_envelope_nobody_can_look(shard: Shard) -> None:
     own_failure(shard)
     claim = claim_for_burial(shard)
     shard.delete_entry("j")
-    head, job_id, text, _ = scripts.outcome_row(claim, Release(Reason.SHUTDOWN), None)
+    head, job_id, text, _ = settle_rows.outcome_row(claim, Release(Reason.SHUTDOWN), None)
 
     assert shard.settle_rows((head, job_id, text, b"")) == ["OK"]
 

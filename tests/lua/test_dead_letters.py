@@ -8,7 +8,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import settle_rows
 from tests.lua.driver import LEASE, START, Shard, job, plan_of
 
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
@@ -316,7 +316,7 @@ def test_a_job_that_died_again_keeps_its_error_when_an_old_letter_is_discarded(s
 
 def test_many_letters_are_replayed_in_one_call(shard: Shard) -> None:
     shard.enqueue(*(job(f"j{i}") for i in range(50)))
-    shard.settle_rows(*(scripts.outcome_row(claim, FATAL, 5) for claim in shard.claim()))
+    shard.settle_rows(*(settle_rows.outcome_row(claim, FATAL, 5) for claim in shard.claim()))
 
     assert shard.replay(*shard.look().dead_letters()) == ["OK"] * 50
 

@@ -14,7 +14,7 @@ import pytest
 
 from streamworker.core.outcome import Retry, Success
 from streamworker.core.states import TERMINAL, ErrorClass, Reason, Status
-from streamworker.store import lua, scripts
+from streamworker.store import lua, scripts, settle_rows
 from streamworker.store.connection import ReplyError
 from tests.lua.driver import LEASE, Shard
 from tests.lua.test_twice import CASES, FATAL, KEYED, Arrange, replay
@@ -176,7 +176,7 @@ def test_a_dead_letter_goes_only_when_its_job_is_back(valkey_shard: Shard) -> No
 def test_a_key_is_free_only_when_its_job_is_over(valkey_shard: Shard) -> None:
     for allowed in range(100):
         shard = Shard(valkey_shard.link, f"{valkey_shard.keys.namespace}-{allowed}")
-        call = shard.settle_call(scripts.outcome_row(shard.take("j", **KEYED), FATAL, 5))
+        call = shard.settle_call(settle_rows.outcome_row(shard.take("j", **KEYED), FATAL, 5))
         shard.watchful = False
         try:
             shard.send(scripts.Call(cut_off(call.script), (*call.argv, allowed)))
@@ -195,7 +195,7 @@ def test_a_key_is_free_only_when_its_job_is_over(valkey_shard: Shard) -> None:
 def test_a_key_that_an_error_left_with_a_failed_job_is_free_for_a_replay(valkey_shard: Shard) -> None:
     valkey_shard.settle(valkey_shard.take("old", **KEYED), FATAL)
     letter = valkey_shard.letter("old")
-    call = valkey_shard.settle_call(scripts.outcome_row(valkey_shard.take("j", **KEYED), FATAL, 5))
+    call = valkey_shard.settle_call(settle_rows.outcome_row(valkey_shard.take("j", **KEYED), FATAL, 5))
     valkey_shard.watchful = False
     for allowed in range(100):
         with pytest.raises(ReplyError, match="cut off"):

@@ -8,7 +8,7 @@ import pytest
 
 from streamworker.core.outcome import Outcome, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import events, scripts
+from streamworker.store import events, settle_rows
 from tests.lua.driver import Shard, job
 
 RETRY = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
@@ -41,7 +41,7 @@ def test_jobs_that_move_alike_take_a_short_line_each(shard: Shard) -> None:
     ]
 
     agos = (5, 5, 0)
-    shard.settle_rows(*(scripts.outcome_row(claims[n], SUCCESS, agos[n]) for n in range(3)))
+    shard.settle_rows(*(settle_rows.outcome_row(claims[n], SUCCESS, agos[n]) for n in range(3)))
 
     assert last(shard)[b"e"].splitlines()[1:] == [b"b = %d -5" % (first + 1), b"c = %d 0" % (first + 2)]
     moves: list[tuple[Any, ...]] = []
@@ -57,7 +57,7 @@ def test_start_marks_have_each_their_moment(shard: Shard) -> None:
     shard.enqueue(job("a"), job("b"))
     a, b = shard.claim()
 
-    shard.settle_rows(scripts.mark_row(a, 30), scripts.mark_row(b, 40))
+    shard.settle_rows(settle_rows.mark_row(a, 30), settle_rows.mark_row(b, 40))
 
     assert last(shard)[b"e"].splitlines()[1] == b"b = %d -40" % b.fence
     assert [(move[0], move[8], move[10]) for move in told(shard)] == [
@@ -85,7 +85,7 @@ def test_a_job_with_other_numbers_has_a_line_of_its_own(
     a, b = shard.claim()
     rewrite(shard, "b", "claimed 1 1 0 2 0", f"claimed {counts}")
 
-    shard.settle_rows(scripts.mark_row(a, 30), scripts.mark_row(b, 30))
+    shard.settle_rows(settle_rows.mark_row(a, 30), settle_rows.mark_row(b, 30))
 
     assert told(shard)[1][3:8] == expected
 
@@ -95,7 +95,7 @@ def test_a_job_that_comes_from_elsewhere_has_a_line_of_its_own(shard: Shard) -> 
     a, b = shard.claim()
     rewrite(shard, "b", "claimed 1 1 0 2 0", "processing 1 1 0 3 0")
 
-    shard.settle_rows(scripts.outcome_row(a, SUCCESS, 5), scripts.outcome_row(b, SUCCESS, 5))
+    shard.settle_rows(settle_rows.outcome_row(a, SUCCESS, 5), settle_rows.outcome_row(b, SUCCESS, 5))
 
     assert [move[:3] for move in told(shard)] == [
         ("a", "claimed", "processing"),
@@ -119,7 +119,7 @@ def test_a_line_is_short_only_for_what_the_line_before_says(
     outcomes = (SUCCESS, between, after)
 
     claims = zip(shard.claim(), outcomes, strict=True)
-    shard.settle_rows(*(scripts.outcome_row(claim, outcome, 5) for claim, outcome in claims))
+    shard.settle_rows(*(settle_rows.outcome_row(claim, outcome, 5) for claim, outcome in claims))
 
     assert [move[9] for move in told(shard)] == reasons
 

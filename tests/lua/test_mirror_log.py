@@ -8,7 +8,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.states import ErrorClass
-from streamworker.store import events, scripts
+from streamworker.store import events, scripts, settle_rows
 from tests.lua.driver import Shard, job
 
 KEYED: dict[str, Any] = {"key_id": "add::k", "fingerprint": "f", "deadline_ms": 90_000}
@@ -66,7 +66,7 @@ def test_with_a_mirror_each_line_has_what_came_along(shard: Shard) -> None:
     shard.elapse(700, swept=False)
     shard.promote()
     claim = shard.claim_one()
-    shard.exchange(scripts.outcome_row(claim, Success(b'{"a":1}'), 5))
+    shard.exchange(settle_rows.outcome_row(claim, Success(b'{"a":1}'), 5))
 
     told = [each for each in parts(shard) if each]
     record = f"\nky=add::k\nkf=f\nkw=86400000\ndl={shard.now - 700 + 90_000}\ntn=acme".encode()

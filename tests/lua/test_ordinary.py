@@ -9,7 +9,7 @@ import pytest
 
 from streamworker.core.outcome import Release, Success
 from streamworker.core.states import Reason
-from streamworker.store import events, scripts
+from streamworker.store import events, settle_rows
 from tests.lua.driver import Shard, job, plan_of
 
 SUCCESS = Success(b"7")
@@ -39,7 +39,7 @@ def lines_of(shard: Shard) -> list[bytes]:
 
 def test_a_job_that_is_settled_twice_in_a_call_ends_once(shard: Shard) -> None:
     claim = shard.take("j")
-    row = scripts.outcome_row(claim, SUCCESS, 5)
+    row = settle_rows.outcome_row(claim, SUCCESS, 5)
 
     assert shard.settle_rows(row, row) == ["OK", "ALREADY succeeded"]
 
@@ -49,9 +49,9 @@ def test_a_job_that_is_settled_twice_in_a_call_ends_once(shard: Shard) -> None:
 
 def test_a_job_that_succeeded_can_do_nothing_else_in_the_same_call(shard: Shard) -> None:
     claim = shard.take("j")
-    rows = [scripts.outcome_row(claim, outcome, 5) for outcome in (SUCCESS, Release(Reason.SHUTDOWN))]
+    rows = [settle_rows.outcome_row(claim, outcome, 5) for outcome in (SUCCESS, Release(Reason.SHUTDOWN))]
 
-    assert shard.settle_rows(*rows, scripts.mark_row(claim, 9)) == ["OK", *["ALREADY succeeded"] * 2]
+    assert shard.settle_rows(*rows, settle_rows.mark_row(claim, 9)) == ["OK", *["ALREADY succeeded"] * 2]
 
     shard.check("j", status="succeeded", attempt=1)
 
@@ -59,7 +59,7 @@ def test_a_job_that_succeeded_can_do_nothing_else_in_the_same_call(shard: Shard)
 def test_a_job_whose_start_is_told_in_the_same_call_has_started_then(shard: Shard) -> None:
     claim = shard.take("j")
 
-    shard.settle_rows(scripts.mark_row(claim, 30), scripts.outcome_row(claim, SUCCESS, 5))
+    shard.settle_rows(settle_rows.mark_row(claim, 30), settle_rows.outcome_row(claim, SUCCESS, 5))
 
     assert [(line.target, line.offset_ms) for line in shard.history("j")[2:]] == [
         ("processing", -30),
@@ -96,7 +96,7 @@ def test_a_second_entry_of_a_job_that_ends_in_the_same_call_is_removed(shard: Sh
     claim = shard.take("j")
     twin(shard, "j")
 
-    verdict, claims, replies = shard.exchange(scripts.outcome_row(claim, SUCCESS, 5), limit=2)
+    verdict, claims, replies = shard.exchange(settle_rows.outcome_row(claim, SUCCESS, 5), limit=2)
 
     assert (verdict, claims, replies) == ("OK normal=final=1", [], ["OK"])
     assert shard.look().streams["lane:normal"] == {}
@@ -164,7 +164,7 @@ def test_a_job_of_a_task_that_is_paused_waits(shard: Shard) -> None:
 
 def test_a_job_that_ends_under_another_fence_is_somebody_elses(shard: Shard) -> None:
     claim = shard.take("j")
-    head, *rest = scripts.outcome_row(claim, SUCCESS, 5)
+    head, *rest = settle_rows.outcome_row(claim, SUCCESS, 5)
 
     (reply,) = shard.settle_rows((str(head).replace(str(claim.fence), str(claim.fence + 1)), *rest))
 
@@ -239,7 +239,7 @@ def test_a_success_after_one_with_other_numbers_has_a_line_of_its_own(shard: Sha
     shard.put("back")
     shard.settle(shard.claim_one(), Release(Reason.SHUTDOWN))
     shard.put("j")
-    rows = [scripts.outcome_row(claim, SUCCESS, 5) for claim in shard.claim()]
+    rows = [settle_rows.outcome_row(claim, SUCCESS, 5) for claim in shard.claim()]
 
     shard.settle_rows(*rows)
 
@@ -249,7 +249,7 @@ def test_a_success_after_one_with_other_numbers_has_a_line_of_its_own(shard: Sha
 def test_a_mirror_is_told_the_result_with_its_line(shard: Shard) -> None:
     shard.enqueue(job("a"), job("b"))
     shard.redis("HSET", shard.keys.policies, "mirror", "m1")
-    rows = [scripts.outcome_row(claim, Success(claim.job_id.encode()), 5) for claim in shard.claim()]
+    rows = [settle_rows.outcome_row(claim, Success(claim.job_id.encode()), 5) for claim in shard.claim()]
 
     shard.settle_rows(*rows)
 
@@ -276,7 +276,7 @@ def test_calls_of_any_length_leave_the_same(valkey_shard: Shard, count: int) -> 
     claims = shard.claim(limit=count, plan=plan_of(("normal", 0, count, 0)))
     assert len(claims) == count
     assert shard.stats()["in_flight:normal"] == count
-    rows = [scripts.outcome_row(claim, SUCCESS, 5) for claim in claims]
+    rows = [settle_rows.outcome_row(claim, SUCCESS, 5) for claim in claims]
     assert set(shard.settle_rows(*rows)) == {"OK"}
 
     record = shard.record(f"j{count - 1}")

@@ -18,7 +18,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import lua, scripts
+from streamworker.store import lua, scripts, settle_rows
 from streamworker.store.connection import Argument
 from streamworker.store.keys import STREAM_SUFFIX
 from tests.lua.driver import LEASE, Offer, Shard, job, plan_of
@@ -185,9 +185,9 @@ class Story:
             claim = self.held.pop(self.random.randrange(len(self.held)))
             chance = self.random.random()
             if chance < 0.1:
-                rows.append(scripts.mark_row(claim, self.random.choice((0, 20))))
+                rows.append(settle_rows.mark_row(claim, self.random.choice((0, 20))))
             outcome = self.random.choice(SUCCESSES if self.random.random() < 0.8 else OTHERS)
-            row = scripts.outcome_row(claim, outcome, self.random.choice((0, 5, 5, 5)))
+            row = settle_rows.outcome_row(claim, outcome, self.random.choice((0, 5, 5, 5)))
             head, *rest = row
             if 0.1 < chance < 0.2:
                 kind, fence, more = str(head).split(" ", 2)
@@ -196,7 +196,7 @@ class Story:
                 self.held.append(claim)  # its worker has not heard of it
             rows.append(row)
             if 0.3 < chance < 0.4:
-                rows.append(scripts.outcome_row(claim, self.random.choice(OTHERS + SUCCESSES), 5))
+                rows.append(settle_rows.outcome_row(claim, self.random.choice(OTHERS + SUCCESSES), 5))
         if self.sent and self.random.random() < 0.2:
             rows.append(self.random.choice(self.sent))
         self.sent += rows

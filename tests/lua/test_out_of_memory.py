@@ -10,7 +10,7 @@ import pytest
 
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import ReplyError, SyncLink
 from tests.lua.driver import LEASE, RETENTION, Shard, job
 from tests.servers import ServerAbsent, ServerFactory, selected_kinds
@@ -103,7 +103,7 @@ def test_an_exchange_settles_and_claims(alone: Shard) -> None:
     alone.put("b")
 
     with out_of_memory(alone):
-        verdict, claims, replies = alone.exchange(scripts.outcome_row(claim, RETRY, 5), limit=5)
+        verdict, claims, replies = alone.exchange(settle_rows.outcome_row(claim, RETRY, 5), limit=5)
 
     assert (verdict, [one.job_id for one in claims], replies) == ("OK", ["b"], ["OK"])
 

@@ -10,7 +10,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import events, scripts
+from streamworker.store import events, settle_rows
 from tests.lua.driver import LEASE, RETENTION, START, Shard, job
 
 SUCCESS = Success(b"42")
@@ -198,8 +198,8 @@ def test_an_unknown_task_is_bounded_by_age_and_not_by_starts(shard: Shard) -> No
 
 
 def rows_of(claim: Claim) -> dict[str, tuple[Any, ...]]:
-    return {"M": scripts.mark_row(claim, 20)} | {
-        kind: scripts.outcome_row(claim, outcome, 5) for kind, outcome in OUTCOMES.items()
+    return {"M": settle_rows.mark_row(claim, 20)} | {
+        kind: settle_rows.outcome_row(claim, outcome, 5) for kind, outcome in OUTCOMES.items()
     }
 
 
@@ -294,12 +294,12 @@ def test_rows_are_answered_in_order_and_see_each_other(shard: Shard) -> None:
     a, b, c = shard.claim()
 
     replies = shard.settle_rows(
-        scripts.mark_row(a, 30),
-        scripts.outcome_row(b, RETRY, 5),
-        scripts.outcome_row(a, SUCCESS, 30),
-        scripts.outcome_row(a, FATAL, 30),
-        scripts.outcome_row(replace(c, fence=c.fence + 99), SUCCESS, 5),
-        scripts.outcome_row(replace(c, job_id="unknown"), SUCCESS, 5),
+        settle_rows.mark_row(a, 30),
+        settle_rows.outcome_row(b, RETRY, 5),
+        settle_rows.outcome_row(a, SUCCESS, 30),
+        settle_rows.outcome_row(a, FATAL, 30),
+        settle_rows.outcome_row(replace(c, fence=c.fence + 99), SUCCESS, 5),
+        settle_rows.outcome_row(replace(c, job_id="unknown"), SUCCESS, 5),
     )
 
     assert replies == ["OK", "OK", "OK", "ALREADY succeeded", "STALE", "GONE"]
@@ -312,7 +312,7 @@ def test_an_exchange_settles_and_claims_in_one_step(shard: Shard) -> None:
     claim = shard.take("a")
     shard.put("b")
 
-    verdict, claims, replies = shard.exchange(scripts.outcome_row(claim, SUCCESS, 5), limit=5)
+    verdict, claims, replies = shard.exchange(settle_rows.outcome_row(claim, SUCCESS, 5), limit=5)
 
     assert (verdict, [one.job_id for one in claims], replies) == ("OK", ["b"], ["OK"])
     last = list(shard.look().streams["events"].values())[-1]
@@ -330,7 +330,7 @@ def test_an_exchange_of_an_older_session_settles_and_claims_nothing(shard: Shard
     shard.put("b")
     shard.session()
 
-    verdict, claims, replies = shard.exchange(scripts.outcome_row(claim, SUCCESS, 5), limit=5, session=1)
+    verdict, claims, replies = shard.exchange(settle_rows.outcome_row(claim, SUCCESS, 5), limit=5, session=1)
 
     assert (verdict, claims, replies) == ("NOSESSION", [], ["OK"])
     shard.check("a", status="succeeded")
@@ -341,7 +341,7 @@ def test_an_exchange_does_not_claim_what_it_released(shard: Shard) -> None:
     claim = shard.take("a")
 
     _, claims, replies = shard.exchange(
-        scripts.outcome_row(claim, RELEASE, 5), limit=5, offers=[shard.offer_of(claim)]
+        settle_rows.outcome_row(claim, RELEASE, 5), limit=5, offers=[shard.offer_of(claim)]
     )
 
     assert (claims, replies) == ([], ["OK"])

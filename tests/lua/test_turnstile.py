@@ -6,7 +6,7 @@ import pytest
 
 from streamworker.core.outcome import Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import settle_rows
 from tests.lua.driver import Shard, job, plan_of
 from tests.lua.gating import ids
 
@@ -50,7 +50,7 @@ def test_a_retry_that_goes_behind_while_others_move_in_is_not_forgotten(shard: S
     flood(shard, STAND + 2)
     held = shard.claim_one()  # so one moves in, and one is left behind
 
-    retry = scripts.outcome_row(held, Retry(0, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1"), 5)
+    retry = settle_rows.outcome_row(held, Retry(0, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1"), 5)
     _, claims, _ = shard.exchange(retry, limit=2)
 
     assert len(claims) == 2

@@ -10,7 +10,7 @@ import pytest
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from tests.lua.driver import LEASE, LIVENESS, RETENTION, Shard, job, plan_of
 from tests.lua.merging import WINDOW, event
 
@@ -30,19 +30,19 @@ def _settle(outcome: Outcome) -> Arrange:
     def arrange(shard: Shard) -> scripts.Call:
         claim = shard.take("j", **KEYED)
         shard.watch("j", wait=1)
-        return shard.settle_call(scripts.outcome_row(claim, outcome, 5))
+        return shard.settle_call(settle_rows.outcome_row(claim, outcome, 5))
 
     return arrange
 
 
 def settle_ordinary_jobs(shard: Shard) -> scripts.Call:
     shard.enqueue(job("a"), job("b"))
-    rows = [word for held in shard.claim() for word in scripts.outcome_row(held, Success(b"7"), 5)]
+    rows = [word for held in shard.claim() for word in settle_rows.outcome_row(held, Success(b"7"), 5)]
     return shard.settle_call(rows)
 
 
 def mark(shard: Shard) -> scripts.Call:
-    return shard.settle_call(scripts.mark_row(shard.take("j"), 20))
+    return shard.settle_call(settle_rows.mark_row(shard.take("j"), 20))
 
 
 def recovery(shard: Shard) -> scripts.Call:
@@ -50,19 +50,19 @@ def recovery(shard: Shard) -> scripts.Call:
     shard.take("j")
     shard.elapse(LEASE)
     (candidate,) = shard.found_dead()
-    return shard.settle_call(scripts.recovery_row(candidate, LOST))
+    return shard.settle_call(settle_rows.recovery_row(candidate, LOST))
 
 
 def exchange(shard: Shard) -> scripts.Call:
     claim = shard.take("a", **KEYED)
     shard.put("b")
-    return shard.exchange_call(scripts.outcome_row(claim, RETRY, 5), limit=10)
+    return shard.exchange_call(settle_rows.outcome_row(claim, RETRY, 5), limit=10)
 
 
 def exchange_ordinary_jobs(shard: Shard) -> scripts.Call:
     held = shard.take("a")
     shard.put("b")
-    return shard.exchange_call(scripts.outcome_row(held, Success(b"7"), 5), limit=10)
+    return shard.exchange_call(settle_rows.outcome_row(held, Success(b"7"), 5), limit=10)
 
 
 def claim(shard: Shard) -> scripts.Call:
@@ -155,7 +155,7 @@ def claim_at_gates(shard: Shard) -> scripts.Call:
 
 def settle_at_gates(shard: Shard) -> scripts.Call:
     claims = _queue(shard)
-    rows = [word for claim in claims for word in scripts.outcome_row(claim, Success(), 5)]
+    rows = [word for claim in claims for word in settle_rows.outcome_row(claim, Success(), 5)]
     return shard.settle_call(rows)
 
 
@@ -284,7 +284,7 @@ def settle_a_merged(outcome: Outcome) -> Arrange:
         shard.coalesce(*(event(f"e{i}", key_id=f"add::e{i}", fingerprint="f") for i in range(3)))
         shard.elapse(WINDOW)
         shard.promote()
-        return shard.settle_call(scripts.outcome_row(shard.claim_one(), outcome, 5))
+        return shard.settle_call(settle_rows.outcome_row(shard.claim_one(), outcome, 5))
 
     return arrange
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Outcome
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument
 from tests.model import settling
 from tests.model.claiming import Entry, Room
@@ -23,8 +23,8 @@ class Row:
 
     def words(self) -> tuple[Argument, ...]:
         if self.outcome is None:
-            return scripts.mark_row(self.claim, 20)
-        return scripts.outcome_row(self.claim, self.outcome, 5 if self.ran else None)
+            return settle_rows.mark_row(self.claim, 20)
+        return settle_rows.outcome_row(self.claim, self.outcome, 5 if self.ran else None)
 
     def predict(self, shard: Shard) -> str:
         if self.outcome is None:

@@ -18,7 +18,7 @@ from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.retry import Burial, decide_recovery
 from streamworker.core.retry import Retry as Policy
 from streamworker.core.states import ErrorClass, Reason
-from streamworker.store import scripts
+from streamworker.store import scripts, settle_rows
 from streamworker.store.connection import Argument
 from tests.integration.stateful.bench import LANES, LEASE, Bench
 from tests.integration.stateful.hands import Asked, Hand, Held, Row
@@ -181,7 +181,7 @@ class Protocol(RuleBasedStateMachine):
             actor=keeper,
             lease_ms=LEASE,
             retention_ms=RETENTION,
-            rows=scripts.recovery_row(judged, outcome),
+            rows=settle_rows.recovery_row(judged, outcome),
         )
         (reply,) = texts(self.run(call))
         self.confirm(settling.recover(self.model, judged, outcome), reply)
