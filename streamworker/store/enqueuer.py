@@ -21,6 +21,7 @@ from streamworker.store.placing import (
     enqueue_call,
     refusal,
     restoring,
+    together,
 )
 from streamworker.store.scripts import NewJob
 
@@ -178,9 +179,9 @@ class Enqueuer:
             await asyncio.sleep(pause)
 
     async def _place(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """In one or a few calls of at most 500, two of them in flight.
+        """In one or a few calls of at most 500, two of them in flight. Errors as in `together`.
 
-        When a call fails, those before it stand: enqueuing the same jobs again changes nothing for them.
+        When a call fails, the others stand: enqueuing the same jobs again changes nothing for them.
         """
         chunks = [_Together(part, self._loop) for part in chunked(jobs, _itself)] if jobs else []
         window = asyncio.Semaphore(2)
@@ -191,10 +192,12 @@ class Enqueuer:
                 return await chunk.placed
 
         placed = await asyncio.gather(*(send(chunk) for chunk in chunks), return_exceptions=True)
-        for part in placed:
-            if isinstance(part, BaseException):
+        found: list[tuple[Sequence[NewJob], list[Placed] | Exception]] = []
+        for chunk, part in zip(chunks, placed, strict=True):
+            if isinstance(part, BaseException) and not isinstance(part, Exception):
                 raise part
-        return [one for part in placed if not isinstance(part, BaseException) for one in part]
+            found.append((chunk.jobs, part))
+        return together(found)
 
     async def close(self) -> None:
         """Let what was added be answered first."""

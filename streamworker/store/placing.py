@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from streamworker.core.errors import EnqueueRejected
+from streamworker.core.errors import ConnectionLost, EnqueueRejected, OutcomeUnknown
 from streamworker.core.states import Disposition
 from streamworker.store import scripts
 from streamworker.store.caller import no_cluster, of_cluster, passes
@@ -100,6 +100,33 @@ def enqueue_call(jobs: Iterable[NewJob], marker: str = "") -> scripts.Call:
         rows.extend(job.row())
         merging = merging or job.coalesce != ""
     return (scripts.coalesce if merging else scripts.enqueue)(clock="", marker=marker, rows=rows)
+
+
+def together(parts: Sequence[tuple[Sequence[NewJob], list[Placed] | Exception]]) -> list[Placed]:
+    """What became of a list that went in several calls, of which some may have failed.
+
+    Where some stand, those of a call that was refused are REJECTED: who is told of an exception would not
+    know which stand. Raises EnqueueRejected or ConnectionLost when none does; OutcomeUnknown with the ids of
+    all that may be enqueued when a reply, or Redis, was lost on the way.
+    """
+    errors = [found for _, found in parts if isinstance(found, Exception)]
+    if not errors:
+        return [one for _, found in parts for one in cast("list[Placed]", found)]
+    stand = [(jobs, found) for jobs, found in parts if not isinstance(found, EnqueueRejected)]
+    lost = [error for error in errors if not isinstance(error, EnqueueRejected)]
+    if others := [error for error in lost if not isinstance(error, ConnectionLost | OutcomeUnknown)]:
+        raise others[0]
+    if not stand or all(isinstance(found, ConnectionLost) for _, found in stand):
+        raise errors[0]
+    if lost:
+        raise OutcomeUnknown([job.job_id for jobs, found in stand for job in jobs])
+    return [one for jobs, found in parts for one in _placed(jobs, found)]
+
+
+def _placed(jobs: Sequence[NewJob], found: list[Placed] | Exception) -> list[Placed]:
+    if not isinstance(found, EnqueueRejected):
+        return cast("list[Placed]", found)
+    return [Placed(job.job_id, Disposition.REJECTED, "", found.retry_after, "refused") for job in jobs]
 
 
 def restoring() -> EnqueueRejected:

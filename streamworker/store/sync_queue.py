@@ -12,6 +12,7 @@ from streamworker.core.errors import (
     JobNotFound,
     OutcomeUnknown,
     ResultTimeout,
+    StreamworkerError,
 )
 from streamworker.core.job import Record
 from streamworker.core.lane import Pressure
@@ -32,6 +33,7 @@ from streamworker.store.placing import (
     enqueue_call,
     refusal,
     restoring,
+    together,
 )
 from streamworker.store.pressures import Pressures
 from streamworker.store.scripts import NewJob
@@ -107,19 +109,22 @@ class SyncQueue:
             time.sleep(pause)
 
     def _place(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """In one or a few calls.
-
-        Raises EnqueueRejected, ConnectionLost when nothing of a call was sent, or OutcomeUnknown with the
-        ids of a call whose reply was lost for good. The calls before that one stand.
-        """
-        placed: list[Placed] = []
+        """In one or a few calls; after one that fails no other is sent. Errors as in `together`."""
+        found: list[tuple[Sequence[NewJob], list[Placed] | Exception]] = []
+        failed: Exception | None = None
         for chunk in chunked(jobs, lambda job: job) if jobs else []:
-            try:
-                replies = self._until_restored(chunk)
-            except ReplyError as error:
-                raise refusal(error) from None
-            placed += [answered(job, reply) for job, reply in zip(chunk, replies, strict=True)]
-        return placed
+            if failed is None:
+                try:
+                    replies = self._until_restored(chunk)
+                except StreamworkerError as error:
+                    failed = refusal(error)
+                    found.append((chunk, failed))
+                else:
+                    placed = [answered(job, reply) for job, reply in zip(chunk, replies, strict=True)]
+                    found.append((chunk, placed))
+            elif isinstance(failed, EnqueueRejected):
+                found.append((chunk, failed))
+        return together(found)
 
     def _until_restored(self, chunk: Sequence[NewJob]) -> list[bytes]:
         """The replies, once Redis has its data again.

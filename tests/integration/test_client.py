@@ -9,10 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from streamworker import (
     App,
@@ -33,6 +35,7 @@ from streamworker import (
     SyncClient,
 )
 from streamworker.core.ids import new_job_id
+from streamworker.embedded import EmbeddedServer
 from streamworker.store import lua
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
@@ -382,6 +385,36 @@ async def test_out_of_memory_is_a_rejection_and_leaves_nothing(
         assert {job.disposition for job in jobs} == {Disposition.ACCEPTED}
     gc.collect()
     assert caplog.text == ""  # no "exception was never retrieved" for each job of the batch
+
+
+@contextmanager
+def room_for_the_first_call(server: EmbeddedServer) -> Iterator[list[Request]]:
+    """A list that travels in two calls, and a server whose memory takes the first of them."""
+    small = [Request("double", {"n": n}) for n in range(500)]
+    large = [Request("double", {"n": "x" * 200_000}) for _ in range(4)]
+    with redis.Redis.from_url(server.url) as admin:
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] + 600_000)
+        yield [*small, *large]
+        admin.config_set("maxmemory", 0)
+
+
+async def test_of_a_list_that_was_refused_in_part_the_rest_is_told_and_stands(
+    own_valkey: ServerFactory,
+) -> None:
+    """asynq#1069: it was an exception, and nobody knew which jobs were there."""
+    server = own_valkey()
+    async with Client(server.url, app="full") as client:
+        await client.enqueue("double", {"n": 0})
+        with room_for_the_first_call(server) as requests:
+            jobs = await client.enqueue_many(requests)
+        with room_for_the_first_call(server) as requests:
+            in_turn = await asyncio.to_thread(SyncClient(server.url, app="full").enqueue_many, requests)
+        again = await client.enqueue_many(requests[500:], wait="5s")
+
+    assert [job.disposition for job in jobs[:500]] == [Disposition.ACCEPTED] * 500
+    assert [job.disposition for job in jobs[500:]] == [Disposition.REJECTED] * 4
+    assert [str(job.disposition) for job in again] == ["ACCEPTED"] * 4
+    assert [job.disposition for job in in_turn] == [job.disposition for job in jobs]
 
 
 # --- processes and loops ---------------------------------------------------------------------------------
