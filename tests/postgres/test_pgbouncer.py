@@ -88,9 +88,9 @@ async def test_the_mirror_writes_exactly_what_redis_logged_whatever_becomes_of_p
     assert "Traceback" not in "".join(mirror.log() for mirror in mirrors)
 
 
-async def test_who_asks_shares_one_connection_with_the_mirror(stage: Stage, bounce: Bounces) -> None:
+async def test_who_asks_shares_two_connections_with_the_mirror(stage: Stage, bounce: Bounces) -> None:
     """`verify`, `reconcile`, results, `jobs show` and `doctor`, each with a client of its own."""
-    pooler = bounce(stage.postgres.dsn, default_pool_size=1)
+    pooler = bounce(stage.postgres.dsn)
     stage.process("mirror", "run", STREAMWORKER_POSTGRES_DSN=pooler.dsn()).wait_for_log("it is on")
     stage.worker()
     ids = await stage.enqueue(40)
