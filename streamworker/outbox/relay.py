@@ -29,7 +29,14 @@ from streamworker.outbox.gauges import Gauges
 from streamworker.outbox.rows import CHANNEL, job_of
 from streamworker.outbox.table import Row, Way
 from streamworker.postgres import migrate
-from streamworker.postgres.connection import PostgresUnavailable, connect, is_pooled, passing, unavailable
+from streamworker.postgres.connection import (
+    PostgresUnavailable,
+    connect,
+    is_pooled,
+    passing,
+    transaction,
+    unavailable,
+)
 from streamworker.settings import Settings
 from streamworker.store.caller import backoff
 from streamworker.store.connection import Link, Opens, ReplyError
@@ -237,7 +244,7 @@ class Relay:
         return over
 
     async def _tell_of(self, connection: asyncpg.Connection, marked: Mapping[int, bool]) -> int:
-        async with connection.transaction():
+        async with transaction(connection):
             locked = await table.lock(connection, self._namespace, marked)
             rows, told, waiting = await self._doubt.judge(connection, locked)
             await table.done(connection, told, "ACCEPTED")

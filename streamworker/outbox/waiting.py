@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamworker.core.durations import format_ms
+from streamworker.postgres.connection import transaction
 
 if TYPE_CHECKING:
     import asyncpg
@@ -69,7 +70,7 @@ async def look(connection: asyncpg.Connection, namespace: str, refused: bool, li
 
 async def retry(connection: asyncpg.Connection, namespace: str, jobs: Sequence[str] | None) -> list[str]:
     """The jobs whose requests are told again."""
-    async with connection.transaction():
+    async with transaction(connection):
         rows = await connection.fetch(_RETRY, namespace, None if jobs is None else list(jobs))
         again = [row["job_id"] for row in rows]
         await connection.execute(_REOPEN, again)
@@ -78,7 +79,7 @@ async def retry(connection: asyncpg.Connection, namespace: str, jobs: Sequence[s
 
 async def discard(connection: asyncpg.Connection, namespace: str, jobs: Sequence[str]) -> list[str]:
     """The jobs that are given up, of those that were put aside. Their rows go as told ones do."""
-    async with connection.transaction():
+    async with transaction(connection):
         rows = await connection.fetch(_DISCARD, namespace, list(jobs))
         over = [row["job_id"] for row in rows]
         await connection.execute(_END, over)

@@ -15,7 +15,7 @@ from streamworker.core.job import Record
 from streamworker.core.states import TERMINAL, WAITING, Status
 from streamworker.postgres import copying, letters, rows
 from streamworker.postgres.census import Census
-from streamworker.postgres.connection import concerns_data
+from streamworker.postgres.connection import concerns_data, transaction
 from streamworker.postgres.folding import JobRow, error_text, read_json, text
 from streamworker.store.caller import Caller
 from streamworker.store.events import pairs
@@ -146,7 +146,7 @@ class Adopter:
         """Write what they are, where Postgres has less of them; or each alone when it refuses one."""
         link, namespace = self._connection, self._keys.namespace
         try:
-            async with link.transaction():
+            async with transaction(link):
                 if recast := [row for row in found if row.payload is not None]:
                     await link.execute(rows.CARRY_JOBS, namespace, *rows.carried_arrays(recast))
                 if found:
@@ -161,7 +161,7 @@ class Adopter:
     async def _take_in(self, found: Sequence[JobRow]) -> int:
         """Write these, or each alone when Postgres refuses one of them; how many it took."""
         try:
-            async with self._connection.transaction():
+            async with transaction(self._connection):
                 present = await self._connection.fetch(PRESENT, [row.id for row in found])
                 known = {row["id"] for row in present}
                 # A row that is there follows the log: only what is missing in it is filled in.

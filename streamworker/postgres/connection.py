@@ -10,6 +10,7 @@ from streamworker.postgres.dsn import Dsn, read_dsn, redact, unreadable
 
 if TYPE_CHECKING:
     import asyncpg
+    from asyncpg.transaction import Transaction
 
 #: Seconds until a connection must stand, and until a statement must be answered.
 CONNECT_TIMEOUT, STATEMENT_TIMEOUT = 5.0, 30.0
@@ -82,6 +83,11 @@ async def connect(dsn: str, *, timeout: float = CONNECT_TIMEOUT, writes: bool = 
 def _settings(said: Dsn) -> dict[str, str]:
     """What a connection is to have set."""
     return _SETTINGS | {"application_name": said.application or APPLICATION}
+
+
+def transaction(connection: asyncpg.Connection) -> Transaction:
+    """One of ours: each statement sees what others have committed before it, whatever the default is."""
+    return connection.transaction(isolation="read_committed")
 
 
 async def restore_settings(connection: asyncpg.Connection, dsn: str) -> None:

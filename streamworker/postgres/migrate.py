@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from streamworker.core.errors import StreamworkerError
-from streamworker.postgres.connection import PostgresUnavailable
+from streamworker.postgres.connection import PostgresUnavailable, transaction
 
 if TYPE_CHECKING:
     import asyncpg
@@ -94,7 +94,7 @@ async def migrate(connection: asyncpg.Connection) -> list[Migration]:
     """
     if not await pending(connection):
         return []
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
         await connection.execute(BOOKKEEPING)
         missing = _missing(await _applied(connection))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from streamworker.core.states import TERMINAL
 from streamworker.postgres import copying, offsets, rows
 from streamworker.postgres.batch import Batch, Refusal, Step, describe, line_of
-from streamworker.postgres.connection import concerns_data
+from streamworker.postgres.connection import concerns_data, transaction
 from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
 from streamworker.postgres.ordinary import Ordinary
@@ -109,7 +109,7 @@ class Writer:
         numbers = [entry.sequence for entry in batch.entries]
         newest = numbers[-1] if numbers else offset.sequence
         entry = batch.read[-1][0]
-        async with self._connection.transaction():
+        async with transaction(self._connection):
             written = Written(
                 await offsets.advance(
                     self._connection,
