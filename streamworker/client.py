@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streamworker import settings as settings_module
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import JobNotFound
+from streamworker.core.errors import JobMissing, JobNotFound
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
@@ -73,6 +74,8 @@ class Job(Generic[R]):
                 ended = await queue.wait(self.id, patience.left())
             except JobNotFound as missing:
                 remembered = await _remembered(queue, missing)
+                if remembered is None:
+                    continue
                 if remembered.in_outbox:  # the relay has yet to come
                     await asyncio.sleep(patience.pause(self.id))
                     continue
@@ -88,17 +91,29 @@ class Job(Generic[R]):
         try:
             return await queue.cancel(self.id, actor=actor()) != "ALREADY"
         except JobNotFound as missing:
-            (await _remembered(queue, missing)).refuse_cancel()
+            remembered = await _remembered(queue, missing)
+            if remembered is None:
+                return await queue.cancel(self.id, actor=actor()) != "ALREADY"
+            remembered.refuse_cancel()
             return False
 
 
-async def _remembered(queue: Queue, missing: JobNotFound) -> Remembered:
-    """What Postgres has of a job that Redis has no record of. Raises JobNotFound, PostgresUnavailable."""
+async def _remembered(queue: Queue, missing: JobNotFound) -> Remembered | None:
+    """What Postgres has of a job that Redis had no record of; None: a relay has told Redis of it meanwhile.
+
+    Raises JobNotFound, PostgresUnavailable.
+    """
     if queue.settings.postgres_dsn is None:
         raise missing
     from streamworker.postgres.lookup import remember  # with asyncpg, for those who have the extra
 
-    return await remember(queue.settings, missing.job_id)
+    try:
+        return await remember(queue.settings, missing.job_id)
+    except JobMissing:
+        with suppress(JobNotFound):
+            await queue.record(missing.job_id)
+            return None
+        raise
 
 
 async def view_of(queue: Queue, job_id: str) -> JobView:
@@ -106,7 +121,8 @@ async def view_of(queue: Queue, job_id: str) -> JobView:
     try:
         return JobView.of(await queue.record(job_id))
     except JobNotFound as missing:
-        return (await _remembered(queue, missing)).view()
+        remembered = await _remembered(queue, missing)
+        return JobView.of(await queue.record(job_id)) if remembered is None else remembered.view()
 
 
 def handle_of(placed: Placed, job: NewJob, key: str | None, source: QueueSource) -> Job[Any]:

@@ -6,13 +6,14 @@ import asyncio
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamworker import settings as settings_module
 from streamworker.core import durations
 from streamworker.core.durations import Duration
-from streamworker.core.errors import JobNotFound
+from streamworker.core.errors import JobMissing, JobNotFound
 from streamworker.core.ids import check_job_id
 from streamworker.core.states import Disposition, Status
 from streamworker.core.template import check_task_name
@@ -33,13 +34,22 @@ if TYPE_CHECKING:
     from streamworker.postgres.lookup import Remembered
 
 
-def _remembered(queue: SyncQueue, missing: JobNotFound) -> Remembered:
-    """What Postgres has of a job that Redis has no record of. Raises JobNotFound, PostgresUnavailable."""
+def _remembered(queue: SyncQueue, missing: JobNotFound) -> Remembered | None:
+    """What Postgres has of a job that Redis had no record of; None: a relay has told Redis of it meanwhile.
+
+    Raises JobNotFound, PostgresUnavailable.
+    """
     if queue.settings.postgres_dsn is None:
         raise missing
     from streamworker.postgres.lookup import remember, run_apart  # with asyncpg, an extra
 
-    return run_apart(remember(queue.settings, missing.job_id))
+    try:
+        return run_apart(remember(queue.settings, missing.job_id))
+    except JobMissing:
+        with suppress(JobNotFound):
+            queue.record(missing.job_id)
+            return None
+        raise
 
 
 def _warn_in_a_loop(method: str) -> None:
@@ -64,6 +74,8 @@ def _result_of(queue: SyncQueue, job_id: str, timeout: Duration | None) -> Any:
             ended = queue.wait(job_id, patience.left())
         except JobNotFound as missing:
             remembered = _remembered(queue, missing)
+            if remembered is None:
+                continue
             if remembered.in_outbox:  # the relay has yet to come
                 time.sleep(patience.pause(job_id))
                 continue
@@ -76,7 +88,8 @@ def view_of(queue: SyncQueue, job_id: str) -> JobView:
     try:
         return JobView.of(queue.record(job_id))
     except JobNotFound as missing:
-        return _remembered(queue, missing).view()
+        remembered = _remembered(queue, missing)
+        return JobView.of(queue.record(job_id)) if remembered is None else remembered.view()
 
 
 class SyncJob:
@@ -123,7 +136,10 @@ def _cancel(queue: SyncQueue, job_id: str) -> bool:
     try:
         return queue.cancel(job_id, actor=actor())
     except JobNotFound as missing:
-        _remembered(queue, missing).refuse_cancel()
+        remembered = _remembered(queue, missing)
+        if remembered is None:
+            return queue.cancel(job_id, actor=actor())
+        remembered.refuse_cancel()
         return False
 
 

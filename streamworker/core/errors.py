@@ -296,16 +296,18 @@ class JobNotFound(StreamworkerError):
 class JobMissing(JobNotFound):
     """Postgres has the job as open, and Redis has no record of it.
 
-    Redis lost data, or the mirror is so far behind that the record of an ended job expired meanwhile.
-    `status` is what Postgres knows.
+    Redis lost data, or the mirror is so far behind that the record of an ended job expired meanwhile, or
+    there is none. `status` is what Postgres knows.
     """
 
-    def __init__(self, job_id: str, status: str) -> None:
+    def __init__(self, job_id: str, status: str, why: str = "") -> None:
         self.status = status
         super().__init__(
             job_id,
-            f"Redis has no record of it, and in Postgres it is {status}: Redis lost data, and the mirror, or "
-            "`streamworker mirror reconcile`, brings it back; or the mirror is far behind, and it has ended",
+            why
+            or f"Redis has no record of it, and in Postgres it is {status}: Redis lost data, and the mirror, "
+            "or `streamworker mirror reconcile`, brings it back; or the mirror is far behind, and it has "
+            "ended",
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection, Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamworker.core.errors import JobMissing, JobNotFound
 from streamworker.core.states import TERMINAL, Status
@@ -18,11 +18,19 @@ from streamworker.settings import Settings
 from streamworker.store.events import Transition
 from streamworker.store.watching import Ended
 
+if TYPE_CHECKING:
+    import asyncpg
+
 T = TypeVar("T")
 
 #: Keys that one question names.
 _KEYS = 1_000
 
+#: Why a job is missing of which Redis was told.
+FORGOTTEN = (
+    "a relay has told Redis of it, which has no record of it any more: it has ended, or was lost, and no "
+    "mirror has read how"
+)
 _TIMES = ("enqueued_at", "due_at", "deadline_at", "started_at", "finished_at", "updated_at")
 _MS = "(extract(epoch FROM {0}) * 1000)::bigint AS {0}"
 JOB = f"""
@@ -44,6 +52,8 @@ class Remembered:
 
     row: Mapping[str, Any]
     moves: tuple[Transition, ...] = ()
+    #: Of one that no mirror has read of: whether a relay has told Redis of it. None: we may not know.
+    told: bool | None = None
 
     @property
     def status(self) -> Status:
@@ -52,6 +62,15 @@ class Remembered:
     @property
     def in_outbox(self) -> bool:
         """It was committed with a producer's own data; as far as is known here, Redis has not been told."""
+        return self._unread and not self.told
+
+    @property
+    def forgotten(self) -> bool:
+        """Redis was told of it, and no mirror has read what came of it."""
+        return self._unread and self.told is True
+
+    @property
+    def _unread(self) -> bool:
         return self.status is Status.QUEUED and self.row["version"] == 0 and not self.unseen
 
     @property
@@ -134,13 +153,29 @@ async def find(settings: Settings, job_id: str, *, moves: bool = True) -> Rememb
         if row is None:
             return None
         rows = await connection.fetch(MOVES, job_id) if moves else []
-        return Remembered(dict(row), tuple(_move(job_id, dict(each)) for each in rows))
+        found = Remembered(dict(row), tuple(_move(job_id, dict(each)) for each in rows))
+        return replace(found, told=await _told(connection, job_id)) if found.in_outbox else found
     except Exception as error:
         if passing(error):
             raise unavailable(error) from error
         raise
     finally:
         await connection.close()
+
+
+TOLD = """
+SELECT NOT EXISTS (SELECT FROM streamworker.outbox WHERE job_id = $1::uuid AND published_at IS NULL)
+"""
+
+
+async def _told(connection: asyncpg.Connection, job_id: str) -> bool | None:
+    """Whether a relay has told Redis of it; its request goes a week later. None without the right to know."""
+    try:
+        return bool(await connection.fetchval(TOLD, job_id))
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != "42501":
+            raise
+        return None
 
 
 ACTIONS = """
@@ -175,6 +210,8 @@ async def remember(settings: Settings, job_id: str) -> Remembered:
         raise JobNotFound(job_id, "it was never enqueued here, or is not in Postgres yet or any more")
     if found.unseen:
         raise JobNotFound(job_id, "it ended, or was lost, while the mirror was off: nobody knows its end")
+    if found.forgotten:
+        raise JobMissing(job_id, found.status, FORGOTTEN)
     if found.status not in TERMINAL and not found.in_outbox:
         raise JobMissing(job_id, found.status)
     return found

@@ -76,6 +76,9 @@ async def _lost(queue: Queue, report: JobReport) -> Answer:
             "Its producer has committed it; as far as Postgres knows, it waits in the outbox for a relay."
         ]
         return Answer("in_outbox", says, ["streamworker outbox list", "streamworker outbox relay"], facts)
+    if known is not None and known.forgotten:
+        says = [f"Nobody knows its end: {lookup.FORGOTTEN}."]
+        return Answer("unseen", says, [show], facts)
     if known is not None and known.unseen:
         says = ["It ended, or was lost, while the mirror was off: nobody knows its end."]
         return Answer("unseen", says, [show], facts)
