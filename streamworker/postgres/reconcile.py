@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamworker.core.job import Record
-from streamworker.core.states import TERMINAL
+from streamworker.core.states import TERMINAL, Reason
 from streamworker.postgres import offsets
 from streamworker.postgres.adopt import UNSEEN
 from streamworker.postgres.census import BEFORE_ALL, PAGE, Census
@@ -44,9 +44,11 @@ _CANCELLED = """
 EXISTS (SELECT FROM streamworker.operator_actions a WHERE a.subject = j.id::text
         AND a.action = 'cancel_requested' AND a.detail = 'epoch ' || j.epoch) AS cancelled
 """
+#: Of a job that is to end, once somebody has looked for its effect.
+_BURIALS = frozenset({Reason.BURIAL, Reason.BURIAL_WAITS})
 _ROW = f"""
 SELECT id::text, status, attempt, starts, strikes, version, epoch, lane, task, error_class, error_code, error,
-       payload, record, {_CANCELLED}, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
+       reason, payload, record, {_CANCELLED}, (extract(epoch FROM enqueued_at) * 1000)::bigint AS enqueued_at,
        (extract(epoch FROM due_at) * 1000)::bigint AS due_at
 FROM streamworker.jobs j WHERE id = ANY($1::uuid[])
 """  # noqa: S608
@@ -247,6 +249,8 @@ class Reconciler:
                 more = "\n".join(line for line in more.split("\n") if not line.startswith("dl="))
             if row["cancelled"]:
                 more += "\ncx=cancelled"
+            elif row["reason"] in _BURIALS and row["error_code"] is not None:  # it begins no more (D14)
+                more += f"\nbu={Reason.ERROR} {row['error_class']} {row['error_code']}"
             words += [row["id"], " ".join(map(str, head)), row["payload"], more, row["error"] or ""]
         call = scripts.restore(clock="", actor=self._name, retention_ms=scripts.RETENTION_MS, rows=words)
         replies: list[bytes] = await self._caller.run(call)

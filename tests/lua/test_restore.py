@@ -103,6 +103,16 @@ def test_one_that_may_have_had_its_effect_is_looked_at_before_it_ends(shard: Sha
     shard.check("j", status="succeeded")
 
 
+def test_one_that_was_to_end_is_only_looked_at(shard: Shard) -> None:
+    more = f"{MORE}\nbu=error persistent broken"
+    assert restore(shard, "j", head_of("retry_scheduled", error="persistent broken"), more) == "RESTORED"
+
+    claim = shard.claim_one()
+    assert (claim.cause, claim.attempt) == ("error persistent broken", 1)
+    assert shard.settle(claim, Fail(ErrorClass.PERSISTENT, "broken", "", Reason.BURIED)) == "OK"
+    shard.check("j", status="failed_terminal", error="persistent broken")
+
+
 def test_one_that_went_back_to_before_its_cancel_is_told_again(shard: Shard) -> None:
     claim = shard.take("held")
     shard.put("waits")

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from streamworker.core.ids import new_job_id
+from streamworker.core.job import Record
 from streamworker.postgres import offsets
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.mirror import Mirror
@@ -56,4 +57,28 @@ async def test_a_job_that_went_back_is_recorded_to_its_end(
     assert (await Verifier(sql, caller, keys).run()).differences == []
     (row,) = await sql.fetch("SELECT status, error_code FROM streamworker.jobs")
     assert tuple(row) == ("failed_terminal", "cancelled")
+    await caller.close()
+
+
+async def test_a_job_that_was_to_end_is_only_looked_at(
+    dsn: str, sql: asyncpg.Connection, valkey: BenchServer, namespace: str
+) -> None:
+    """It had failed for good and may have had its effect (D14): its handler ran again after a loss."""
+    keys = Keys(namespace)
+    caller = Caller(valkey.url, keys.tag)
+    await Switch(caller, keys).open("marker")
+    offset = await offsets.turn_on(sql, await offsets.begin(sql, namespace, 0, "marker"))
+    job, batch, journal = new_job_id(now_ms=NOON, random=bytes(8)), Batch(), Journal()
+    ends = "retry_scheduled 1 1 0 4 0 0 0 burial class=persistent code=broken fence=7 started=-3"
+    for entry in (journal.enqueued(job, p1=b"{}"), journal.entry(claimed(job)),
+                  journal.entry(f"{job} claimed {ends}", x1=b"E: so")):  # fmt: skip
+        batch.add(*entry)
+    await Writer(sql, "m").write(batch, offset)
+
+    done = await Mirror(Settings(namespace, valkey.url), dsn, "m").reconcile()
+
+    assert done.restored == [job]
+    record = Record.parse(job, await caller.command("GET", keys.job(job)))
+    assert (record.status, record.text("bu")) == ("retry_scheduled", "error persistent broken")
+    assert await caller.command("HGET", keys.body(job), "error") == b"E: so"
     await caller.close()
