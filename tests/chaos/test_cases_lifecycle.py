@@ -37,11 +37,11 @@ def test_sigterm_lets_the_short_end_and_hands_back_the_long_and_the_waiting(kind
     """B27: no new reads, what ends within the grace succeeds, the rest is free at once, uncharged; exit 0."""
     with Bench(kind=kind, lease=10 * LEASE, workers=0, respawn=False) as bench:
         leaving = bench.add_worker("--concurrency", "3", "--lanes", "normal", "--grace", "1s")
-        short = [bench.enqueue("work", {"seconds": seconds}) for seconds in (0.2, 0.6)]
+        short = [bench.enqueue("work", {"seconds": seconds}) for seconds in (0.7, 0.9)]
         long = bench.enqueue("hold")
+        waiting = [bench.enqueue("quick") for _ in range(5)]
         for job in (*short, long):
             bench.wait_running(job)
-        waiting = [bench.enqueue("quick") for _ in range(5)]
         asked = Stopwatch()
         assert bench.stop_worker(leaving) == 0
         took, fair = asked.seconds, asked.fair
