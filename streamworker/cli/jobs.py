@@ -1,4 +1,4 @@
-"""`streamworker jobs`: list jobs, look at one, cancel it."""
+"""`streamworker jobs`: list jobs, look at one, cancel it, or let it run before its time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from streamworker.core.states import Status
 if TYPE_CHECKING:
     from streamworker.ops.inspect import JobReport
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List jobs, look at one, or cancel it.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List jobs, look at one, cancel or hasten it."
+)
 
 #: Records between two lines of progress.
 PROGRESS_EVERY = 20_000
@@ -189,3 +191,50 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
         print(f"{job_id} is cancelled")
     else:
         print(f"{job_id} is running: its handler is told within a heartbeat")
+
+
+@app.command()
+def hasten(
+    job_ids: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Ids of jobs, as enqueue printed them.")
+    ],
+    app: AppName = None,
+    redis_url: RedisUrl = None,
+    as_json: Json = False,
+) -> int:
+    """Let jobs that wait for a retry, or for the end of a delay, run now.
+
+    Attempts, deadline and all else of them stay as they are. A job that waits for no time is left as it is;
+    if none of them does, the exit code is 1.
+
+    Example: streamworker jobs hasten 01a22d35-48c5-7000-ab2c-b8855784618b
+    """
+    from streamworker.core.ids import check_job_id
+    from streamworker.request import actor
+    from streamworker.store.scripts import BATCH
+
+    settings = settings_of(app, redis_url)
+    wanted = list(dict.fromkeys(check_job_id(each) for each in job_ids))
+
+    async def act() -> list[str]:
+        async with open_queue(settings) as queue:
+            batches = [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)]
+            return [word for batch in batches for word in await queue.hasten(batch, actor=actor())]
+
+    outcomes = dict(zip(wanted, asyncio.run(act()), strict=True))
+    if as_json:
+        emit_json(
+            {"items": [{"id": each, "outcome": _OUTCOMES.get(word, word)} for each, word in outcomes.items()]}
+        )
+    else:
+        for each, word in outcomes.items():
+            if word == "OK":
+                print(f"{each} is due now")
+            elif word == "GONE":
+                say(f"{each}: there is no such job, or it ended long ago")
+            else:
+                say(f"{each} waits for no time: it is {word}")
+    return 0 if "OK" in outcomes.values() else 1
+
+
+_OUTCOMES = {"OK": "due", "GONE": "missing"}

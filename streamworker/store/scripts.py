@@ -189,6 +189,11 @@ def cancel(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument
 
 
 @bound
+def hasten(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
+    return Call(lua.load("hasten"), (clock, actor, retention_ms, *rows))
+
+
+@bound
 def replay(*, clock: str, actor: str, retention_ms: int, rows: Iterable[Argument]) -> Call:
     return Call(lua.load("replay"), (clock, actor, retention_ms, *rows))
 

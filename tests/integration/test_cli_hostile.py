@@ -41,6 +41,7 @@ OTHERS = {
     "demo": "runs an app of its own",
     "route": "prints names of lanes, and what was typed",
     "jobs cancel": "prints the id that was typed, and a state",
+    "jobs hasten": "prints the ids that were typed, and states",
     "mirror run": "logs",
     "mirror sql": "prints the schema",
     "mirror migrate": "prints names of files of ours",

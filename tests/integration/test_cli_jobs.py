@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamworker.core.gates import Gate, GateKind
+from streamworker.core.ids import new_job_id
 from streamworker.core.outcome import Fail, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.request import Options, new_job
@@ -408,6 +409,34 @@ def test_cancelling_a_job_that_is_over_fails_and_changes_nothing(desk: Desk) -> 
         assert desk.json("jobs", "cancel", cancelled)["outcome"] == "cancelled"
 
     assert desk.record(job_id) == before
+
+
+# --- hasten ----------------------------------------------------------------------------------------------
+
+
+def test_hastening_a_job_that_is_delayed_makes_it_due(any_desk: Desk) -> None:
+    delayed = any_desk.json("enqueue", "add", "{}", "--delay", "1h")["id"]
+
+    assert any_desk.json("jobs", "hasten", delayed) == {"items": [{"id": delayed, "outcome": "due"}]}
+
+    assert (any_desk.redis.zscore(any_desk.keys.schedule, delayed) or 0) <= time.time() * 1000 + 5_000
+    assert any_desk.json("jobs", "hasten", delayed)["items"][0]["outcome"] == "due"  # said again
+
+
+def test_hastening_what_waits_for_no_time_says_what_it_is(desk: Desk) -> None:
+    waits, unknown = desk.put(), new_job_id(now_ms=1, random=bytes(8))
+    before = desk.record(waits)
+    delayed = desk.json("enqueue", "add", "{}", "--delay", "1h")["id"]
+
+    none = desk.call("jobs", "hasten", waits, unknown, code=1)
+    some = desk.call("jobs", "hasten", waits, delayed)
+
+    assert none.stdout == ""
+    assert f"{waits} waits for no time: it is queued" in none.stderr
+    assert f"{unknown}: there is no such job" in none.stderr
+    assert some.stdout == f"{delayed} is due now\n"
+    assert desk.record(waits) == before
+    assert "a job id is a UUIDv7" in desk.refused("jobs", "hasten", "7", code=2)
 
 
 # --- lanes -----------------------------------------------------------------------------------------------

@@ -275,6 +275,9 @@ class Shard(Reader):
     def cancel(self, job_id: str, epoch: int | str = "-") -> str:
         return self._operate(scripts.cancel, job_id, str(epoch))[0]
 
+    def hasten(self, *job_ids: str) -> list[str]:
+        return self._operate(scripts.hasten, *job_ids)
+
     def replay(self, *letters: str) -> list[str]:
         """Replay dead letters by entry id."""
         return self.replay_named(*self.named(*letters))

@@ -95,6 +95,14 @@ class Reader:
         """The job's moves, such as `queued>claimed`."""
         return [f"{line.source}>{line.target}" for line in self.history(job_id)]
 
+    def audits(self) -> list[str]:
+        """What the log has of requests that moved no job, a text for each call."""
+        return [
+            fields[b"a"].decode()
+            for fields in self.look().streams.get("events", {}).values()
+            if b"a" in fields
+        ]
+
     def letter(self, job_id: str) -> str:
         """The entry id of the job's dead letter."""
         (found,) = [entry for entry, one in self.look().dead_letters().items() if one["id"] == job_id]

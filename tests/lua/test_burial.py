@@ -11,7 +11,6 @@ from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
 from streamworker.store import settle_rows
 from tests.lua.driver import LEASE, Shard, job, plan_of
-from tests.lua.test_cron import audits
 
 FATAL = Fail(ErrorClass.PERSISTENT, "bad", "Bad: x")
 AGAIN = Retry(700, ErrorClass.TRANSIENT, "timeout", "Timeout: x", "p1")
@@ -272,7 +271,7 @@ def test_the_first_cause_stands(shard: Shard) -> None:
     assert shard.cancel("j") == "FLAGGED"
 
     assert shard.record("j").version == own
-    assert [line for line in audits(shard) if "burial" in line] == ["j 0 burial_requested"]
+    assert [line for line in shard.audits() if "burial" in line] == ["j 0 burial_requested"]
 
 
 def test_a_tenants_other_jobs_do_not_hold_a_look_up(shard: Shard) -> None:

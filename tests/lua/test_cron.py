@@ -58,12 +58,6 @@ def key_of(tick: int) -> str:
     return f"cron:sweep:{tick}"
 
 
-def audits(shard: Shard) -> list[str]:
-    return [
-        fields[b"a"].decode() for fields in shard.look().streams.get("events", {}).values() if b"a" in fields
-    ]
-
-
 def finish(shard: Shard, job_id: str) -> None:
     """Run the job that waits to its end."""
     claim = shard.claim_one()
@@ -144,7 +138,7 @@ def test_skip_counts_the_ticks_of_a_job_that_is_open(shard: Shard, held: bool) -
 
     assert set(shard.look().records()) == {f"j{START}"}
     assert shard.stats()["cron_skipped:sweep"] == 1
-    assert audits(shard) == [f"j{START} 0 cron_skipped"]
+    assert shard.audits() == [f"j{START} 0 cron_skipped"]
 
 
 @pytest.mark.parametrize("end", ["success", "dead", "gone"])
@@ -187,7 +181,7 @@ def test_replace_flags_the_job_that_runs_and_a_success_of_it_stands(shard: Shard
     ask(shard, START + SECOND, overlap="replace")
 
     assert shard.heartbeat(claim) == ("OK", [], [f"j{START}", "superseded"])
-    assert audits(shard) == [f"j{START} 0 cancel_requested"]
+    assert shard.audits() == [f"j{START} 0 cancel_requested"]
     assert shard.settle(claim, Success()) == "OK"
     shard.check(f"j{START}", status="succeeded")
 

@@ -135,6 +135,17 @@ def cancel(shard: Shard) -> scripts.Call:
     return scripts.cancel(clock=shard.clock, actor="operator", retention_ms=RETENTION, rows=rows)
 
 
+def hasten(shard: Shard) -> scripts.Call:
+    shard.take("held", lane="other")
+    shard.enqueue(job("queued"), job("delayed", delay_ms=500, tenant="acme"))
+    return scripts.hasten(
+        clock=shard.clock,
+        actor="operator",
+        retention_ms=RETENTION,
+        rows=["held", "queued", "delayed", "unknown"],
+    )
+
+
 GATES = "0 entity:e:7 concurrency:c|2"
 
 
@@ -521,6 +532,7 @@ CASES: dict[str, Arrange] = {
     "repair": repair,
     "promote": promote,
     "cancel": cancel,
+    "hasten": hasten,
     "replay": replay,
     "replay: record gone": replay_after_retention,
     "discard": discard,

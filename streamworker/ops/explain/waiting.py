@@ -111,7 +111,8 @@ async def _scheduled(scene: Scene) -> Answer:
     if policy not in (None, "", "-"):
         says.append(f"The back-off comes from {policy}.")
         facts["policy"] = policy
-    return Answer("retry", says, [f"streamworker jobs show {record.job_id}"], facts)
+    advice = [f"streamworker jobs show {record.job_id}", f"streamworker jobs hasten {record.job_id}"]
+    return Answer("retry", says, advice, facts)
 
 
 def _in_window(scene: Scene, due: int) -> bool:
