@@ -60,9 +60,10 @@ def edit(
         async with open_queue(settings) as queue:
             return await dlq.prepare(queue, job_id)
 
-    async def act(wanted: Edit) -> dict[str, list[Any]]:
+    async def act(wanted: Edit) -> tuple[dict[str, list[Any]], str | None]:
         async with open_queue(settings) as queue:
-            return await dlq.edit(queue, wanted, actor=actor())
+            changes = await dlq.edit(queue, wanted, actor=actor())
+            return changes, await dlq.objection(queue, wanted)
 
     found = asyncio.run(look())
     wanted = replace(found, args=_changed(found, sets, args))
@@ -73,7 +74,9 @@ def edit(
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             say("nothing was changed")
             return 1
-    changes = asyncio.run(act(wanted))
+    changes, objection = asyncio.run(act(wanted))
+    if objection is not None:
+        say(f"warning: a replay would be refused: {objection}")
     if as_json:
         emit_json({"id": job_id, "changes": changes})
     else:

@@ -102,6 +102,20 @@ def joined(older: Iterable[Transition], newer: History, *, version: int | None =
     return History(moves, newest > 0 and _complete(found, newest))
 
 
+async def with_older(queue: Queue, job_id: str, history: History, version: int | None) -> History:
+    """The history with the moves that the mirror has taken from the log; `version` as of `read_history`."""
+    if queue.settings.postgres_dsn is None:
+        return history
+    from streamworker.postgres import lookup
+    from streamworker.postgres.connection import PostgresUnavailable
+
+    try:
+        found = await lookup.find(queue.settings, job_id)
+    except PostgresUnavailable:
+        return history  # incomplete, and it says so
+    return history if found is None else joined(found.moves, history, version=version)
+
+
 def _complete(found: Iterable[int], version: int) -> bool:
     return set(found) >= set(range(1, version + 1))
 

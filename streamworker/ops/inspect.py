@@ -16,7 +16,7 @@ from streamworker.core.states import TERMINAL, Reason, Status
 from streamworker.ops import dlq, overload
 from streamworker.ops.dlq import DeadLetter
 from streamworker.ops.gates import oldest_waiters
-from streamworker.ops.history import History, iso, joined, read_history
+from streamworker.ops.history import History, iso, joined, read_history, with_older
 from streamworker.ops.tune import pauses
 from streamworker.store.depths import now_ms, oldest_ms
 from streamworker.store.events import Transition, pairs
@@ -96,7 +96,7 @@ async def report(queue: Queue, job_id: str) -> JobReport:
     history = await read_history(
         queue, job_id, since_ms=enqueued_at or _born_ms(job_id), version=record.version
     )
-    history = await _with_older(queue, job_id, history, record.version)
+    history = await with_older(queue, job_id, history, record.version)
     succeeded = record.status is Status.SUCCEEDED
     error_class, _, error_code = ("" if succeeded else record.text("ec") or "").partition(" ")
     envelope = await _envelope(queue, record, body)
@@ -148,20 +148,6 @@ async def _envelope(queue: Queue, record: Record, body: Mapping[bytes, bytes]) -
         return Envelope.decode(data) if data else None
     except ValueError:
         return None
-
-
-async def _with_older(queue: Queue, job_id: str, history: History, version: int) -> History:
-    """The history with the moves that the mirror has taken from the log."""
-    if queue.settings.postgres_dsn is None:
-        return history
-    from streamworker.postgres import lookup
-    from streamworker.postgres.connection import PostgresUnavailable
-
-    try:
-        found = await lookup.find(queue.settings, job_id)
-    except PostgresUnavailable:
-        return history  # incomplete, and it says so
-    return history if found is None else joined(found.moves, history, version=version)
 
 
 async def _from_memory(queue: Queue, job_id: str) -> JobReport:

@@ -103,7 +103,10 @@ class HandWorker:
                     raise AssertionError(f"{MOST_ATTEMPTS} attempts and no end: do jobs enqueue each other?")
                 await asyncio.sleep(0)
                 self._promote()
+                ended = bool(self._outbox)
                 claimed = self._exchange()
+                if claimed or ended:
+                    quiet_until = self._loop.time() + patience
                 if self._stale:
                     stale, self._stale = self._stale, set()
                     await self._app.cache.invalidate(*stale)

@@ -17,8 +17,10 @@ from streamworker.core.job import Envelope, encode_envelope
 from streamworker.core.outcome import Fail
 from streamworker.core.states import ErrorClass
 from streamworker.ops.dlq import portable
+from streamworker.store.manifest import Declaration
 from tests.integration.cli_desk import Desk
 from tests.integration.test_cli_dlq import at_a_terminal
+from tests.integration.test_cli_dlq_replay import publish
 from tests.servers import BenchServer
 
 
@@ -49,6 +51,18 @@ def test_arguments_are_changed_and_the_rest_of_the_letter_is_not(desk: Desk) -> 
     assert told == {"id": job_id, "changes": {"note": [None, "x"], "total": [-1, 99]}}
     desk.call("dlq", "replay", job_id)
     assert Envelope.decode(desk.claim()[0].envelope).args["total"] == 99
+
+
+def test_an_argument_that_the_task_does_not_take_is_told_of_at_once(desk: Desk) -> None:
+    """A deploy may bring it, so the letter is changed; only the replay had told of it."""
+    job_id = desk.dead("pay", {"total": -1})
+    publish(desk, pay=Declaration("normal", arguments=("total",), required=("total",)))
+
+    told = desk.call("dlq", "edit", job_id, "--set", "ttoal=99")
+    fine = desk.call("dlq", "edit", job_id, "--args", '{"total": 99}')
+
+    assert "warning: a replay would be refused: the task takes no 'ttoal'" in told.stderr
+    assert "warning" not in fine.stderr
 
 
 def test_the_command_that_is_named_next_is_one_that_works(desk: Desk) -> None:

@@ -20,6 +20,7 @@ from streamworker import (
     Breaker,
     Cancel,
     Coalesce,
+    Concurrency,
     Context,
     Dependency,
     IdempotencyConflict,
@@ -317,6 +318,20 @@ async def test_a_handler_that_does_not_end_fails_the_drain_by_name(t: Harness) -
 
     with pytest.raises(AssertionError, match=rf"hang \(job {job.id}\)"):
         await t.drain(patience="50ms")
+
+
+async def test_a_drain_that_gets_on_has_patience_with_each_handler() -> None:
+    """It was one patience for all: many jobs, one after the other, failed it by the name of the last."""
+    app = App("patient")
+
+    @app.task(limits=[Concurrency("task", 1)])
+    async def slow(ctx: Context) -> None:
+        await asyncio.sleep(0.3)
+
+    async with harness(app) as t:
+        await app.enqueue_many(slow.call() for _ in range(5))
+
+        assert await t.drain(patience="1s") == 5
 
 
 # --- assertions ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from streamworker import Client, JobFailed, JobMissing, JobNotFound, SyncClient
 from streamworker.core.ids import JobIds
 from streamworker.core.retry import recompute_delay_ms
 from streamworker.ops import inspect
+from streamworker.ops.dlq import views
 from streamworker.settings import Settings
 from streamworker.store.queue import Queue
 from tests.postgres.stage import NAMESPACE, PATIENCE, Stage
@@ -135,3 +136,16 @@ async def test_jobs_show_finds_what_redis_forgot(stage: Stage) -> None:
     )
     assert [move["to"] for move in dead["history"]] == ["queued", "claimed", "processing", "failed_terminal"]
     assert dead["history_complete"]
+
+
+async def test_dlq_show_has_the_moves_that_the_mirror_has_taken_from_the_log(stage: Stage) -> None:
+    _, _, bad = await forgotten(stage)
+
+    queue = Queue(Settings(NAMESPACE, stage.server.url, postgres_dsn=stage.postgres.dsn))
+    try:
+        found = await views.show(queue, bad)
+    finally:
+        await queue.close()
+
+    assert [move["to"] for move in found["history"]] == ["queued", "claimed", "processing", "failed_terminal"]
+    assert found["history_complete"]

@@ -162,10 +162,12 @@ def test_the_described_facts_of_an_error_are_its_attributes() -> None:
 
 
 def leaves(command: Any, path: tuple[str, ...] = ("streamworker",)) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, child in getattr(command, "commands", {}).items():
-        yield from leaves(child, (*path, name))
-    if not hasattr(command, "commands"):
+    """All commands that do something, those that have others below them as well."""
+    children = getattr(command, "commands", {})
+    if not children or (command.invoke_without_command and len(path) > 1):
         yield path, command
+    for name, child in children.items():
+        yield from leaves(child, (*path, name))
 
 
 def command_section(path: tuple[str, ...], command: Any) -> str:
@@ -191,8 +193,8 @@ def optional(metavar: str) -> str:
 def written(option: Any) -> str:
     names = ", ".join(option.opts)
     if option.is_flag:
-        return names
-    return f"{names} {option.metavar or option.name.upper()}"
+        return "` / `".join((names, *option.secondary_opts))
+    return f"{names} {option.metavar or option.name.upper()}".replace("|", "\\|")
 
 
 def test_every_command_is_described_as_its_help_says() -> None:

@@ -2,7 +2,7 @@
 
 from streamworker.ops.dlq.causes import Cause, causes
 from streamworker.ops.dlq.checks import Check, Skipped, replay_command
-from streamworker.ops.dlq.editing import Edit, NotEdited, edit, prepare
+from streamworker.ops.dlq.editing import Edit, NotEdited, edit, objection, prepare
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
 from streamworker.ops.dlq.moves import Moved, Which, discard
@@ -35,6 +35,7 @@ __all__ = [
     "key_of",
     "letters",
     "listing",
+    "objection",
     "prepare",
     "read_letter",
     "read_lines",

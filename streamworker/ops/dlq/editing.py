@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from streamworker.core.ids import check_job_id
 from streamworker.core.job import Envelope, encode_envelope
 from streamworker.core.lane import MAX_PAYLOAD_BYTES
 from streamworker.core.text import truncate_text
+from streamworker.ops.dlq import checks
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find
 from streamworker.ops.dlq.moves import name_row
 from streamworker.store import scripts
@@ -60,6 +61,14 @@ async def prepare(queue: Queue, job_id: str) -> Edit:
     if envelope is None:
         raise NotEdited(f"the arguments of job {job_id} cannot be read, so there is nothing to change")
     return Edit(found, envelope, envelope.args)
+
+
+async def objection(queue: Queue, wanted: Edit) -> str | None:
+    """Why a replay would refuse these arguments, by what workers published of the task; else None."""
+    args = codec.encode_args(dict(wanted.args), limit=MAX_PAYLOAD_BYTES)
+    letter = replace(wanted.letter, envelope=encode_envelope(wanted.envelope.task, args))
+    found = checks.by_manifest(await checks.published(queue))(letter)
+    return found.detail if found is not None and found.reason == "bad_arguments" else None
 
 
 async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from streamworker.core.ids import check_job_id
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetterNotFound, find, key_of, letters
-from streamworker.ops.history import iso, read_history
+from streamworker.ops.history import iso, read_history, with_older
 from streamworker.store.queue import Queue
 
 
@@ -40,7 +40,9 @@ async def show(queue: Queue, job_id: str) -> dict[str, Any]:
     if found is None:
         raise DeadLetterNotFound(job_id)
     envelope = found.envelope_or_none()
-    history = await read_history(queue, job_id, since_ms=found.enqueued_at, version=found.version or None)
+    version = found.version or None
+    history = await read_history(queue, job_id, since_ms=found.enqueued_at, version=version)
+    history = await with_older(queue, job_id, history, version)
     return {
         **found.json(),
         "key": envelope.key if envelope is not None else key_of(found.key_id),

@@ -95,7 +95,11 @@ def stopped(scene: Scene, says: Sequence[str] = (), facts: Mapping[str, object] 
         return Answer(
             "lane_not_served",
             [*says, f"Of {counted(len(scene.workers), 'living worker')} none serves lane {record.lane}."],
-            [f"streamworker run MODULE:APP --lanes {record.lane}", "streamworker workers"],
+            [
+                f"streamworker run MODULE:APP --lanes {record.lane}",
+                f"deploy workers whose app has the lane {record.lane}, if it is gone from `lanes=`",
+                "streamworker workers",
+            ],
             known,
         )
     return None

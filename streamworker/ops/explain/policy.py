@@ -20,7 +20,11 @@ def effective(scene: Scene) -> list[Rule]:
     record, declared = scene.record, scene.declared
     rules = []
     if declared is not None:
-        routed = "its task" if declared.lane == record.lane else "its producer or a rule of the router"
+        routed = (
+            "its task"
+            if declared.lane == record.lane
+            else "its producer, a rule of the router, or its task as it was"
+        )
         rules += [
             Rule("lane", record.lane, routed),
             Rule("retry", declared.retry or "-", _source(declared, "retry")),
