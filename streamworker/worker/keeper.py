@@ -311,21 +311,6 @@ class Keeper:
             decision.delay_ms, ErrorClass.UNKNOWN, "worker_lost", text, decision.policy, Reason.RECOVERED
         )
 
-    async def quarantined(self, lanes: Iterable[str]) -> list[str]:
-        """Those of the lanes in whose quarantine a job waits that nobody has taken yet (D22)."""
-        waiting = []
-        for lane in lanes:
-            stream = self._keys.stream(lane, "q")
-            length = await self._caller.command("XLEN", stream)
-            if length:
-                try:
-                    pending = (await self._caller.command("XPENDING", stream, GROUP))[0]
-                except StreamworkerError:  # no group yet: nobody has taken anything
-                    pending = 0
-                if length > pending:  # never from the group's lag, which may be unknown (R14)
-                    waiting.append(lane)
-        return waiting
-
     def _swept(self) -> list[str]:
         return [*self._lanes, *self._others]
 

@@ -110,7 +110,7 @@ class Parts:
             on_slots=self._share_slots,
             on_retries=self._calm_retries,
         )
-        self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes))
+        self.quarantine = Quarantine(self.pump, self.keeper, self.struck, tuple(worker.lanes), session.keys)
         self.watcher: Watcher | None = None
         self.burst = (
             Burst(worker.lanes, Keys(settings.namespace), self.keeper.caller, worker.stop)

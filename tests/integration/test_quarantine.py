@@ -13,6 +13,7 @@ import pytest
 
 from streamworker import App, Context, Job, Status
 from streamworker.core.job import Claim, Record
+from streamworker.ops import tune
 from streamworker.store import scripts
 from streamworker.store.connection import SyncLink
 from streamworker.store.keys import Keys
@@ -34,7 +35,7 @@ async def bench(
         yield bench
 
 
-def leave_behind(app: App, job_id: str) -> Claim:
+def leave_behind(app: App, job_id: str, *, lane: str = "normal") -> Claim:
     """Claim one waiting job as a worker that dies at once."""
     link = SyncLink(app.settings.redis_url)
     tag = Keys(app.settings.namespace).tag
@@ -49,7 +50,7 @@ def leave_behind(app: App, job_id: str) -> Claim:
         limit=1,
         shared=1,
         offers="",
-        plan="normal 0 1 0",
+        plan=f"{lane} 0 1 0",
     )
     reply = link.script(call.script, tag, *call.argv)
     link.close()
@@ -217,6 +218,55 @@ async def test_without_a_child_the_struck_run_alone(
     assert beside == [0, 0, 0]
     said = [each.getMessage() for each in caplog.records if "jobs with strikes run here" in each.getMessage()]
     assert len(said) == 1
+
+
+async def test_who_runs_the_struck_of_its_lanes_alone_leaves_others_theirs(
+    valkey: BenchServer, namespace: str
+) -> None:
+    """One worker at a time may. It went on being the one when it had none left, and no other had its turn."""
+    async with App("inside", redis_url=valkey.url, namespace=namespace, lease="500ms") as app:
+
+        @app.task
+        async def work(ctx: Context) -> str:
+            return ctx.lane
+
+        jobs = {lane: await work.options(lane=lane).enqueue() for lane in ("priority", "normal")}
+        for lane, job in jobs.items():
+            leave_behind(app, job.id, lane=lane)
+        async with serving(app, lanes=["priority"]):
+            assert await jobs["priority"].result(20) == "priority"
+            async with serving(app, lanes=["normal"]):
+                assert await jobs["normal"].result(20) == "normal"
+
+
+async def test_the_struck_of_a_paused_lane_hold_up_no_other_job(valkey: BenchServer, namespace: str) -> None:
+    """Again and again nothing was claimed until all that ran had ended, for a job that could not be had."""
+    go = asyncio.Event()
+    async with App("inside", redis_url=valkey.url, namespace=namespace, lease="500ms") as app:
+
+        @app.task
+        async def work(ctx: Context, wait: bool = False) -> str:
+            if wait:
+                await go.wait()
+            return ctx.lane
+
+        paused = await work.options(lane="priority").enqueue()
+        leave_behind(app, paused.id, lane="priority")
+        async with serving(app, concurrency=4):
+            patient = await work.enqueue(wait=True)
+            await tune.pause(app.queue(), "lane:priority", actor="test")
+            await wait_until_async(lambda: struck(app, paused), what="it has its strike")
+            for _ in range(20):
+                assert await (await work.enqueue()).result(2) == "normal"
+                await asyncio.sleep(0.1)
+            go.set()
+            assert await patient.result(5) == "normal"
+            await tune.resume(app.queue(), "lane:priority", actor="test", over=0)
+            assert await paused.result(10) == "priority"
+
+
+async def struck(app: App, job: Job[Any]) -> bool:
+    return (await app.queue().record(job.id)).strikes == 1
 
 
 async def test_a_suspect_whose_children_do_not_live_runs_alone(

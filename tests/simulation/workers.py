@@ -20,6 +20,7 @@ from streamworker.worker import heartbeat
 from streamworker.worker.children import Died
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.pump import Pump
+from streamworker.worker.quarantine import with_struck
 from streamworker.worker.reader import Reader
 from streamworker.worker.runner import Runner
 from streamworker.worker.running import Running, Stop
@@ -134,7 +135,8 @@ class Worker:
         while not self._leaving:
             await asyncio.sleep(self._dice.uniform(2.0, 5.0))
             try:
-                waiting = deque(await self._keeper.quarantined(self._app.lanes))
+                keys = self.pump.session.keys
+                waiting = deque(await with_struck(self._keeper.caller.command, keys, self._app.lanes))
                 while waiting and not self._leaving:
                     lane = waiting.popleft()
                     if await self.pump.run_apart(lane):
