@@ -10,6 +10,7 @@ import logging
 
 from streamworker.core import durations
 from streamworker.core.outcome import NOT_RECORDED, Fail, Release, Retry, Success, is_put_off
+from streamworker.core.states import QUIET_CODES
 from streamworker.worker.running import Running
 
 log = logging.getLogger("streamworker.worker")
@@ -97,5 +98,7 @@ def _failed(running: Running, outcome: Fail, *, put_off: bool) -> None:
             *of_job,
             *why,
         )
+    elif outcome.code in QUIET_CODES:  # somebody wanted it so: it is no dead letter either
+        log.info("job %s of task %s: ended at attempt %d (%s)", *of_job, outcome.code)
     else:
         log.warning("job %s of task %s: failed at attempt %d (%s, %s)", *of_job, *why)

@@ -322,7 +322,9 @@ async def test_retry_after_is_charged_and_never_early(app: App, observer: Observ
     assert (retry.reason, retry.facts["code"]) == ("server_directed", "retry_after")
 
 
-async def test_a_handler_can_cancel_its_job(app: App, observer: Observer) -> None:
+async def test_a_handler_can_cancel_its_job(
+    app: App, observer: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
     """DESIGN 4: `raise Cancel("why")` ends as cancelled, which is no dead letter."""
 
     @app.task
@@ -336,6 +338,8 @@ async def test_a_handler_can_cancel_its_job(app: App, observer: Observer) -> Non
     assert failed.code == "cancelled"
     assert "the order is gone" in failed.error
     assert observer.dead_letters() == {}
+    assert [each.levelname for each in caplog.records if job.id in each.getMessage()] in ([], ["INFO"])
+    assert "failed" not in caplog.text
 
 
 async def test_a_result_that_json_cannot_hold_is_a_persistent_error(app: App, observer: Observer) -> None:
