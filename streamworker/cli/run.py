@@ -130,39 +130,12 @@ def run(
 
             raise CommandFailed(f"--reload is for development: leave out --with-{companions[0]}", code=2)
         _need_postgres(companions[0], target)
-        with ExitStack() as stack:
-            beside = [stack.enter_context(_companion(name, target)) for name in companions]
-            return _run(
-                target,
-                processes,
-                concurrency,
-                lanes,
-                grace,
-                (log_level, log_format),
-                (metrics_port, metrics_host),
-                beside,
-                burst=burst,
-            )
+    logs, endpoint = (log_level, log_format), (metrics_port, metrics_host)
     if reload:
-        return _reload(
-            target,
-            processes,
-            concurrency,
-            lanes,
-            grace,
-            (log_level, log_format),
-            (metrics_port, metrics_host),
-        )
-    return _run(
-        target,
-        processes,
-        concurrency,
-        lanes,
-        grace,
-        (log_level, log_format),
-        (metrics_port, metrics_host),
-        burst=burst,
-    )
+        return _reload(target, processes, concurrency, lanes, grace, logs, endpoint)
+    with ExitStack() as stack:
+        beside = [stack.enter_context(_companion(name, target)) for name in companions]
+        return _run(target, processes, concurrency, lanes, grace, logs, endpoint, beside, burst=burst)
 
 
 def _need_postgres(name: str, target: str) -> None:

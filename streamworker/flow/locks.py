@@ -369,8 +369,7 @@ class Lock:
     def __enter__(self) -> Self:
         if runs_here(self._locks.loop):
             raise ConfigurationError(
-                f"lock {self.name!r}: a coroutine takes it by `async with`; `with` would wait for the loop "
-                "that it blocks",
+                f"lock {self.name!r}: a coroutine takes it by `async with`; `with` would block its own loop",
                 lasting=True,
             )
         self._wait_for(self.acquire(threading.get_ident()))

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamworker.core import codec
 from streamworker.core.errors import JobNotFound, SerializationError
-from streamworker.core.ids import check_job_id
+from streamworker.core.ids import check_job_id, time_of
 from streamworker.core.job import Envelope, Record
 from streamworker.core.lane import BACKLOG
 from streamworker.core.states import TERMINAL, Reason, Status
@@ -94,7 +94,7 @@ async def report(queue: Queue, job_id: str) -> JobReport:
     body = pairs(await command("HGETALL", queue.keys.body(job_id)))
     enqueued_at = record.number("at")
     history = await read_history(
-        queue, job_id, since_ms=enqueued_at or _born_ms(job_id), version=record.version
+        queue, job_id, since_ms=enqueued_at or time_of(job_id), version=record.version
     )
     history = await with_older(queue, job_id, history, record.version)
     succeeded = record.status is Status.SUCCEEDED
@@ -119,11 +119,6 @@ async def report(queue: Queue, job_id: str) -> JobReport:
         finished_at=record.finished_at,
         history=history,
     )
-
-
-def _born_ms(job_id: str) -> int:
-    """When the id was made, by the producer's clock: where to begin looking."""
-    return int(job_id[:8] + job_id[9:13], 16)
 
 
 def _result(data: bytes) -> Any:
@@ -160,7 +155,7 @@ async def _from_memory(queue: Queue, job_id: str) -> JobReport:
     if found is None:
         return await _from_traces(queue, job_id)
     row = found.row
-    history = await read_history(queue, job_id, since_ms=row["enqueued_at"] or _born_ms(job_id), version=None)
+    history = await read_history(queue, job_id, since_ms=row["enqueued_at"] or time_of(job_id), version=None)
     known = joined(found.moves, history)
     report = JobReport(
         id=job_id,
@@ -220,7 +215,7 @@ async def _from_traces(queue: Queue, job_id: str) -> JobReport:
     history = await read_history(
         queue,
         job_id,
-        since_ms=letter.enqueued_at if letter is not None else _born_ms(job_id),
+        since_ms=letter.enqueued_at if letter is not None else time_of(job_id),
         version=letter.version if letter is not None and letter.version else None,
     )
     if letter is None and not history.moves:
