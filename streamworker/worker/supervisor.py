@@ -175,7 +175,7 @@ class Supervisor:
 
     def _bury(self, place: Place, child: Child) -> None:
         code = child.end()
-        if code == -signal.SIGTERM and (self._stopping.is_set() or place.expected):
+        if code in (-signal.SIGTERM, -signal.SIGINT) and (self._stopping.is_set() or place.expected):
             code = 0  # it did not listen yet, or not any more: it held nothing
         place.child = None
         place.gone.set()

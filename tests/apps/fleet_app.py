@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from streamworker import App, Context, TransientError
 
@@ -56,3 +58,20 @@ def orphan(ctx: Context) -> int:
 async def die(ctx: Context) -> None:
     """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@asynccontextmanager
+async def _deaf_at_the_end(app: App) -> AsyncIterator[None]:
+    """What is left of a worker's end when it hears signals no more, made longer."""
+    yield
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("it hears no more", flush=True)
+    time.sleep(20)  # noqa: ASYNC251
+
+
+leaving = App("fleet", lifespan=_deaf_at_the_end)
+
+
+@leaving.task
+async def nothing_of_it(ctx: Context) -> None:
+    """So that it has a task."""

@@ -133,6 +133,18 @@ def test_a_second_signal_ends_at_once_and_hands_back(desk: Desk) -> None:
         assert (shown["status"], shown["attempt"]) == ("queued", 0)
 
 
+def test_a_second_signal_that_comes_when_a_worker_has_said_good_bye_is_no_failure(desk: Desk) -> None:
+    """Its handlers are gone before it is: the signal ended it, and the fleet with 1."""
+    with fleet(desk, app="fleet_app:leaving") as supervisor:
+        up(supervisor, 2)
+        os.kill(supervisor.pid, signal.SIGINT)
+        wait_until(lambda: supervisor.log().count("it hears no more") == 2, what="both have said good-bye")
+
+        os.kill(supervisor.pid, signal.SIGINT)
+
+        assert supervisor.wait(10) == 0
+
+
 def test_children_end_when_their_supervisor_is_killed(desk: Desk) -> None:
     with fleet(desk) as supervisor:
         children = up(supervisor, 2)
