@@ -87,15 +87,7 @@ class Job(Generic[R]):
 
         Raises JobNotFound, also while it waits in the outbox.
         """
-        queue = self._source.get()
-        try:
-            return await queue.cancel(self.id, actor=actor()) != "ALREADY"
-        except JobNotFound as missing:
-            remembered = await _remembered(queue, missing)
-            if remembered is None:
-                return await queue.cancel(self.id, actor=actor()) != "ALREADY"
-            remembered.refuse_cancel()
-            return False
+        return await cancel_job(self._source.get(), self.id) != "ALREADY"
 
 
 async def _remembered(queue: Queue, missing: JobNotFound) -> Remembered | None:
@@ -123,6 +115,18 @@ async def view_of(queue: Queue, job_id: str) -> JobView:
     except JobNotFound as missing:
         remembered = await _remembered(queue, missing)
         return JobView.of(await queue.record(job_id)) if remembered is None else remembered.view()
+
+
+async def cancel_job(queue: Queue, job_id: str) -> str:
+    """As `Queue.cancel`, also of jobs that Redis has forgotten, or has not been told of yet."""
+    try:
+        return await queue.cancel(job_id, actor=actor())
+    except JobNotFound as missing:
+        remembered = await _remembered(queue, missing)
+        if remembered is None:
+            return await queue.cancel(job_id, actor=actor())
+        remembered.refuse_cancel()
+        return "ALREADY"
 
 
 def handle_of(placed: Placed, job: NewJob, key: str | None, source: QueueSource) -> Job[Any]:

@@ -160,26 +160,16 @@ def cancel(job_id: JobId, app: AppName = None, redis_url: RedisUrl = None, as_js
 
     Example: streamworker jobs cancel 01a22d35-48c5-7000-ab2c-b8855784618b
     """
-    from streamworker.core.errors import JobNotFound
+    from streamworker.client import cancel_job, view_of
     from streamworker.core.ids import check_job_id
-    from streamworker.request import actor
 
     settings = settings_of(app, redis_url)
     check_job_id(job_id)
 
     async def act() -> tuple[str, str]:
         async with open_queue(settings) as queue:
-            try:
-                reply = await queue.cancel(job_id, actor=actor())
-            except JobNotFound:
-                if settings.postgres_dsn is None:
-                    raise
-                from streamworker.postgres.lookup import remember
-
-                remembered = await remember(settings, job_id)
-                remembered.refuse_cancel()
-                return "ALREADY", remembered.status
-            status = (await queue.record(job_id)).status if reply == "ALREADY" else ""
+            reply = await cancel_job(queue, job_id)
+            status = (await view_of(queue, job_id)).status if reply == "ALREADY" else ""
             return reply, status
 
     reply, status = asyncio.run(act())

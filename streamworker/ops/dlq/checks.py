@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streamworker.core.job import Envelope
@@ -57,15 +57,19 @@ def by_manifest(declared: Mapping[str, Declaration]) -> Check:
             given = Envelope.decode(letter.envelope).args.keys()
         except ValueError:
             return Skipped(letter.job_id, "no_envelope", "its arguments cannot be read")
-        missing = [name for name in known.required if name not in given]
-        if missing:
-            return Skipped(letter.job_id, "bad_arguments", f"{missing[0]!r} is missing")
-        unknown = [] if known.takes_more else [name for name in given if name not in known.arguments]
-        if unknown:
-            return Skipped(letter.job_id, "bad_arguments", f"the task takes no {unknown[0]!r}")
-        return None
+        wrong = misfit(known, given)
+        return None if wrong is None else Skipped(letter.job_id, "bad_arguments", wrong)
 
     return check
+
+
+def misfit(known: Declaration, given: Collection[str]) -> str | None:
+    """What is wrong with arguments of these names for the task; None: nothing."""
+    missing = [name for name in known.required if name not in given]
+    if missing:
+        return f"{missing[0]!r} is missing"
+    unknown = [] if known.takes_more else [name for name in given if name not in known.arguments]
+    return f"the task takes no {unknown[0]!r}" if unknown else None
 
 
 async def published(queue: Queue) -> dict[str, Declaration]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -65,10 +65,9 @@ async def prepare(queue: Queue, job_id: str) -> Edit:
 
 async def objection(queue: Queue, wanted: Edit) -> str | None:
     """Why a replay would refuse these arguments, by what workers published of the task; else None."""
-    args = codec.encode_args(dict(wanted.args), limit=MAX_PAYLOAD_BYTES)
-    letter = replace(wanted.letter, envelope=encode_envelope(wanted.envelope.task, args))
-    found = checks.by_manifest(await checks.published(queue))(letter)
-    return found.detail if found is not None and found.reason == "bad_arguments" else None
+    await queue.know([wanted.envelope.task])
+    known = queue.declared(wanted.envelope.task)
+    return None if known is None else checks.misfit(known, wanted.args.keys())
 
 
 async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]]:
