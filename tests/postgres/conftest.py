@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 
@@ -28,7 +29,16 @@ def postgres_pool() -> Iterator[dict[str, EmbeddedPostgres]]:
     pool: dict[str, EmbeddedPostgres] = {}
     yield pool
     for one in pool.values():
-        one.stop()
+        _throw_away(one)
+
+
+def _throw_away(server: EmbeddedPostgres) -> None:
+    """Stop it without waiting for its hundreds of databases to be deleted: half a minute at the very end."""
+    home = server._home()
+    server.kill()
+    rubbish = home.rename(home.with_suffix(".rubbish"))
+    subprocess.run(["sh", "-c", 'rm -rf "$0" > /dev/null 2>&1 &', str(rubbish)], check=True)
+    server.stop()
 
 
 def running(pool: dict[str, EmbeddedPostgres], kind: str) -> EmbeddedPostgres:
