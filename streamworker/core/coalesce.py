@@ -131,7 +131,7 @@ class Coalescer:
         if len(given) > MAX_MERGED:
             raise InvalidArgument(self.items, len(given), f"items; {MAX_MERGED} are collected at most")
         others = {name: value for name, value in args.items() if name != self.items}
-        items = codec.encode_items(given, f"args.{self.items}")
+        items = codec.encode_items(given, f"args.{self.items}", limit=limit)
         head = codec.encode_args(others, limit=limit)[:-1] + (b"," if others else b"")
         encoded = b'%b"%b":[%b]}' % (head, self.items.encode(), b",".join(items))
         return encoded, [len(item) for item in items]

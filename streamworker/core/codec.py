@@ -12,6 +12,7 @@ import datetime
 import enum
 import hashlib
 import math
+import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
@@ -31,6 +32,10 @@ MAX_INT = 2**63 - 1
 #: Characters of a fingerprint: 96 bits. It detects a conflict and is never an identity.
 FINGERPRINT_CHARS = 16
 
+#: What is more than so many times too large is refused unwritten: lists that hold lists twice, forty deep,
+#: are few in memory and without end as JSON. What is less is written, for its size to be told.
+FAR = 4
+
 #: Items from which on a container is looked at by its set of types first.
 _BULK = 16
 _SAFE = frozenset({str, bool, type(None)})
@@ -48,9 +53,9 @@ def encode_args(args: dict[str, object], *, limit: int = PAYLOAD_LIMIT_BYTES) ->
     return _encode(args, "args", limit)
 
 
-def encode_items(items: Sequence[object], path: str) -> list[bytes]:
+def encode_items(items: Sequence[object], path: str, *, limit: int) -> list[bytes]:
     """Each item as JSON with sorted keys, so that equal items have equal bytes. Raises as `encode_args`."""
-    return [_dump(item, f"{path}[{place}]", orjson.OPT_SORT_KEYS) for place, item in enumerate(items)]
+    return [_dump(item, f"{path}[{place}]", orjson.OPT_SORT_KEYS, limit) for place, item in enumerate(items)]
 
 
 def encode_result(value: object, *, limit: int = PAYLOAD_LIMIT_BYTES) -> bytes:
@@ -74,20 +79,22 @@ def fingerprint(args: Mapping[str, object]) -> str:
     `encode_args`.
     """
     plain = args if type(args) is dict else dict(args)
-    data = _dump(plain, "args", orjson.OPT_SORT_KEYS)
+    data = _dump(plain, "args", orjson.OPT_SORT_KEYS, sys.maxsize)  # they were encoded before
     return urlsafe_b64encode(hashlib.sha256(data).digest()[: FINGERPRINT_CHARS * 3 // 4]).decode()
 
 
 def _encode(value: object, root: str, limit: int) -> bytes:
-    data = _dump(value, root, 0)
+    data = _dump(value, root, 0, limit)
     if len(data) > limit:
         raise PayloadTooLarge(len(data), limit, root)
     return data
 
 
-def _dump(value: object, root: str, option: int) -> bytes:
-    if not _sound(value, 0):
-        _search(value, root, ())
+def _dump(value: object, root: str, option: int, limit: int) -> bytes:
+    if _sound(value, 0, PAYLOAD_LIMIT_BYTES) < 0:
+        _check_weight(value, root, limit)
+        if _sound(value, 0, sys.maxsize) < 0:
+            _search(value, root, ())
     try:
         return orjson.dumps(value, option=option)
     except orjson.JSONEncodeError as exc:  # what types cannot show: a lone surrogate
@@ -95,10 +102,11 @@ def _dump(value: object, root: str, option: int) -> bytes:
         raise SerializationError(root, str(exc)) from None
 
 
-def _sound(value: object, depth: int) -> bool:
-    """Whether the values certainly survive JSON; False only means that `_search` has to look.
+def _sound(value: object, depth: int, room: int) -> int:
+    """What is left of `room` bytes if the values certainly survive JSON; below 0: look closer.
 
-    Keys are not looked at: orjson itself refuses all but plain str.
+    An item counts as one byte, and a text by its characters: it takes more. Keys are not looked at: orjson
+    itself refuses all but plain str.
     """
     kind: type[Any] = type(value)
     if kind is dict:
@@ -108,29 +116,67 @@ def _sound(value: object, depth: int) -> bool:
     else:
         items = (value,)
     if depth >= MAX_DEPTH:
-        return False
+        return -1
+    room -= len(items)
     if len(items) > _BULK:
         # Two passes at the speed of C instead of one in Python, for long lists of one kind.
         kinds: set[type[Any]] = set(map(type, items))
-        if kinds <= _SAFE:
-            return True
+        if kinds == {str}:
+            return room - sum(map(len, items))
         if kinds == {int}:
-            return bool(min(items) >= MIN_INT and max(items) <= MAX_INT)
+            return room if min(items) >= MIN_INT and max(items) <= MAX_INT else -1
         if kinds == {float}:
-            return all(map(math.isfinite, items))
+            return room if all(map(math.isfinite, items)) else -1
+        if kinds <= _SAFE:
+            return room - sum(len(item) for item in items if type(item) is str)
     for item in items:
         kind = type(item)
-        if kind is str or item is None or kind is bool:
+        if kind is str:
+            room -= len(item)
+        elif item is None or kind is bool:
             continue
-        if kind is int:
+        elif kind is int:
             if not MIN_INT <= item <= MAX_INT:
-                return False
+                return -1
         elif kind is float:
             if item - item != 0.0:  # NaN and the infinities
-                return False
-        elif not (kind is dict or kind is list or kind is tuple) or not _sound(item, depth + 1):
-            return False
-    return True
+                return -1
+        elif not (kind is dict or kind is list or kind is tuple):
+            return -1
+        else:
+            room = _sound(item, depth + 1, room)
+            if room < 0:
+                return -1
+    return room
+
+
+def _check_weight(value: object, path: str, limit: int) -> None:
+    """Raise PayloadTooLarge, with the argument that is most of it, for what is far too large."""
+    known: dict[int, int] = {}
+    size = _weigh(value, 0, known)
+    if size <= FAR * limit:
+        return
+    if isinstance(value, dict) and value:
+        key = max(value, key=lambda each: _weigh(value[each], 1, known))
+        path = _step(path, key) if isinstance(key, str) else path
+    raise PayloadTooLarge(size, limit, path, at_least=True)
+
+
+def _weigh(value: object, depth: int, known: dict[int, int]) -> int:
+    """Bytes of JSON that it takes at least, by one look at each container, however often it is there."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if not isinstance(value, dict | list | tuple) or depth >= MAX_DEPTH:
+        return 1
+    if id(value) not in known:
+        known[id(value)] = 1  # of one that contains itself
+        items: Collection[object] = value
+        size = len(value) + 1  # brackets, and commas between
+        if isinstance(value, dict):
+            items = value.values()
+            size += sum(len(key) + 3 for key in value if isinstance(key, str))
+        known[id(value)] = max(2, size) + sum(_weigh(item, depth + 1, known) for item in items)
+    return known[id(value)]
 
 
 def _search(value: object, path: str, outer: tuple[int, ...]) -> None:

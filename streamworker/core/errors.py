@@ -79,14 +79,16 @@ class SerializationError(StreamworkerError, ValueError):
 
 
 class PayloadTooLarge(StreamworkerError, ValueError):
-    """A payload above its limit; `size` and `limit` in bytes."""
+    """A payload above its limit; `size` and `limit` in bytes; `at_least`, where nobody wrote it to count."""
 
-    def __init__(self, size: int, limit: int, what: str = "payload") -> None:
+    def __init__(self, size: int, limit: int, what: str = "payload", *, at_least: bool = False) -> None:
         self.size = size
         self.limit = limit
         self.what = what
+        # What is shared in memory counts as often as it is there: the number may be too long to be shown.
+        shown = f"{size}" if not at_least else f"{size} or more" if size < 1 << 63 else "more than 2 ** 63"
         super().__init__(
-            f"{what}: {size} bytes of JSON, the limit is {limit}; keep the data elsewhere, pass a reference"
+            f"{what}: {shown} bytes of JSON, the limit is {limit}; keep the data elsewhere, pass a reference"
         )
 
 

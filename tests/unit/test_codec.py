@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamworker.core.codec import (
+    FAR,
     MAX_DEPTH,
     decode,
     encode_args,
@@ -282,6 +283,42 @@ def test_a_payload_above_the_limit_is_refused_with_both_sizes() -> None:
 
     assert (caught.value.size, caught.value.limit, caught.value.what) == (101, 100, "args")
     assert isinstance(caught.value, ValueError)
+
+
+def doubled(value: object, levels: int) -> object:
+    """A list that holds a list twice, which holds a list twice, and so on."""
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        (doubled(7, 40), "4398046511172 or more bytes"),
+        (doubled(7, 90), "more than 2 ** 63 bytes"),
+        (doubled(OrderedDict(a=math.nan), 40), "or more bytes"),
+        ([doubled(1, 40), math.nan], "or more bytes"),
+        (["x" * 100_000] * 1000, "or more bytes"),
+        ([None, "x" * 100_000] * 1000, "or more bytes"),
+        (doubled({"x" * 50: 1}, 40), "or more bytes"),
+    ],
+)
+def test_what_is_few_in_memory_and_endless_as_json_is_refused_unwritten(value: object, size: str) -> None:
+    """The encoder went on until the machine had no memory left."""
+    with pytest.raises(PayloadTooLarge) as caught:
+        encode_args({"small": "x" * 50, "items": value})
+
+    assert str(caught.value).startswith("args.items: ")
+    assert size in str(caught.value)
+    assert caught.value.size > FAR * 262_144
+    with pytest.raises(PayloadTooLarge):
+        encode_result(value)
+
+
+def test_a_value_that_is_there_often_and_fits_is_written_as_often() -> None:
+    assert len(encode_result(doubled(1, 15))) == 4 * 2**15 - 3
 
 
 def test_the_default_limit_is_256_kib() -> None:
