@@ -382,3 +382,9 @@ ACT = """
 INSERT INTO streamworker.operator_actions (namespace, shard, at, actor, action, subject, detail)
 VALUES ($1, $2, to_timestamp($3::float8 / 1000), $4, $5, $6, $7) ON CONFLICT DO NOTHING
 """
+#: A job that waited is due now, which is no move. What moved since waits for a time of its own.
+HASTEN = """
+UPDATE streamworker.jobs SET due_at = to_timestamp($3::float8 / 1000)
+WHERE id = $1 AND $2 = 'epoch ' || epoch AND due_at > to_timestamp($3::float8 / 1000)
+  AND updated_at <= to_timestamp($3::float8 / 1000)
+"""

@@ -19,7 +19,7 @@ from streamworker.postgres.folding import fold
 from streamworker.postgres.offsets import Offset
 from streamworker.postgres.ordinary import Ordinary
 from streamworker.postgres.ready import Ready
-from streamworker.postgres.rows import ACT, content_of, identity_of
+from streamworker.postgres.rows import ACT, HASTEN, content_of, identity_of
 
 if TYPE_CHECKING:
     import asyncpg
@@ -340,9 +340,12 @@ class Writer:
 
     async def _acted(self, rows: Sequence[tuple[Any, ...]]) -> Exception | None:
         """Write down what operators did; the error if Postgres refuses a value, and then nothing of it."""
+        hastened = [(job, epoch, at_ms) for _, _, at_ms, _, act, job, epoch in rows if act == "hastened"]
         try:
             async with self._connection.transaction():
                 await self._connection.executemany(ACT, rows)
+                if hastened:
+                    await self._connection.executemany(HASTEN, hastened)
         except Exception as error:
             if not concerns_data(error):
                 raise

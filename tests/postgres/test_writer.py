@@ -212,6 +212,28 @@ async def test_moves_that_come_late_are_kept_and_move_nothing_back(desk: Desk) -
     assert row["key"] == "mail:1"
 
 
+async def test_a_hastened_job_is_due_when_that_was_said_and_a_later_retry_keeps_its_time(desk: Desk) -> None:
+    """It had its old time: after a loss of Redis it waited for that."""
+    journal = Journal()
+    before = journal.enqueued(JOB), journal.entry(claimed(JOB)), journal.entry(retried(JOB))
+    hastened = journal.entry(script="hasten", actor="ann@ops", audit=f"{JOB} 0 hastened")
+    at_ms = journal.at_ms
+
+    async def due_ms() -> int:
+        return round((await desk.job())["due_at"].timestamp() * 1000)
+
+    await desk.write(*before, hastened)
+    assert await due_ms() == at_ms
+
+    again = journal.entry(claimed(JOB, attempt=2, version=5))
+    after = journal.entry(retried(JOB, attempt=2, version=7, due=NOON + 90_000))
+    other_life = journal.entry(script="hasten", actor="ann@ops", audit=f"{JOB} 1 hastened")
+    await desk.write(again, after, hastened, other_life)
+
+    assert await due_ms() == NOON + 90_000
+    assert await desk.count("operator_actions") == 2
+
+
 async def test_a_late_move_of_a_job_that_goes_on_moves_it_nowhere(desk: Desk) -> None:
     journal = Journal()
     first, second = journal.enqueued(JOB, p1=ENV), journal.entry(claimed(JOB))
