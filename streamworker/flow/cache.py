@@ -33,7 +33,7 @@ from streamworker.settings import Settings
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
 from streamworker.store.connection import Link, Opens
-from streamworker.store.handshake import check_url
+from streamworker.store.dialling import check_url
 from streamworker.store.keys import Keys
 
 log = logging.getLogger("streamworker")

@@ -10,7 +10,15 @@ from streamworker.core import durations
 from streamworker.core.job import Record
 from streamworker.core.lane import BACKLOG
 from streamworker.core.text import counted
-from streamworker.ops import fleet_checks, gate_checks, inspect, leak_checks, server_checks, tune
+from streamworker.ops import (
+    fleet_checks,
+    gate_checks,
+    inspect,
+    leak_checks,
+    sentinel_checks,
+    server_checks,
+    tune,
+)
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
 from streamworker.ops.mirror_checks import mirror
 from streamworker.ops.outbox_checks import outbox
@@ -60,6 +68,7 @@ async def examine(
     ConnectionLost when there is no server, or ServerUnsuitable for a refused password.
     """
     found = await server_checks.check(queue)
+    found += await sentinel_checks.check(queue.settings.redis_url)
     alive = await inspect.workers(queue)
     found.append(await namespace(queue, bool(alive)))
     if oddities is not None:

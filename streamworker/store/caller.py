@@ -14,10 +14,11 @@ from streamworker.store.connection import Argument, Link, Opens, ReplyError
 from streamworker.store.scripts import Call
 
 #: Answers of a server that is no primary (any more): whoever the address leads to now is to be asked (R42).
-MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN")
-#: Those, and the answers of one that is busy or may not write now, for want of replicas or disk: the call was
-#: not executed, and may be later on.
-PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "NOREPLICAS", "MISCONF")
+#: One whose replicas are gone is told last that they follow another.
+MOVED = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
+#: Those, and the answers of one that is busy or may not write now, for want of disk: the call was not
+#: executed, and may be later on.
+PASSING = (*MOVED, "TRYAGAIN", "BUSY ", "UNKILLABLE", "MISCONF")
 #: What a script says in which a command is refused to the user, or that an operator has ended.
 _NOT_ITS_FAULT = ("ACL failure", "can't run this command", "SCRIPT KILL")
 #: Seconds of the first and of the longest pause between two attempts to connect.

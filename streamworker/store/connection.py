@@ -18,15 +18,8 @@ from typing import Any, Protocol, cast
 import hiredis
 
 from streamworker.core.errors import ConnectionLost, ServerUnsuitable, StreamworkerError
-from streamworker.store.handshake import (
-    CONNECT_TIMEOUT,
-    check_url,
-    discard,
-    no_connection,
-    options,
-    redact,
-    unconnected,
-)
+from streamworker.store.dialling import dial, dial_blocking
+from streamworker.store.handshake import no_connection, redact
 from streamworker.store.lua import Script
 from streamworker.store.replies import REPLY_KINDS as REPLY_KINDS
 from streamworker.store.replies import NoScript as NoScript
@@ -138,25 +131,13 @@ class Link:
         if self._loop is not loop or self._pid != os.getpid():
             self.abort()
             self._loop, self._pid = loop, os.getpid()
-        import redis.asyncio
-
-        # The deadline is ours: redis-py's, made with asyncio.wait_for, can swallow a cancellation.
-        given = options(self.timeout) | {"socket_timeout": None, "socket_connect_timeout": None}
-        connection = None
         try:
-            check_url(self.url)  # the synchronous half is stricter, and the heartbeat needs it
-            connection = unconnected(redis.asyncio, self.url, given)
-            async with asyncio.timeout(min(CONNECT_TIMEOUT, self.timeout)):
-                await connection.connect()
+            connection = await dial(self.url, self.timeout)
         except ServerUnsuitable:
             raise
         except Exception as error:  # it may fail in any way: redis-py reads files, and looks up names
-            discard(connection)
             count(self.errors, error)
             raise no_connection(self.url, error) from None
-        except BaseException:
-            discard(connection)
-            raise
         if self._transport is not None:  # its end is no news any more
             self._transport.set_protocol(asyncio.Protocol())
         self.abort()
@@ -337,12 +318,9 @@ class SyncLink:
         return reply
 
     def _connect(self) -> None:
-        import redis
-
         self._pid = os.getpid()
         try:
-            connection = unconnected(redis, self.url, options(self.timeout))
-            connection.connect()
+            connection = dial_blocking(self.url, self.timeout)
         except ServerUnsuitable:
             raise
         except Exception as error:

@@ -13,8 +13,14 @@ CONNECT_TIMEOUT = 5.0
 def redact(url: str) -> str:
     """The URL without its password, for messages and logs (R28)."""
     scheme, separator, rest = url.partition("://")
-    if "@" not in rest:  # no user and no password, unless the query has one
-        return url.partition("?")[0] if "password=" in rest else url
+    secret = rest.find("password=")
+    if secret >= 0:  # in the query, where a password may have an @ as well
+        plain = rest[: max(rest.rfind("?", 0, secret), 0)]
+        if "@" not in plain:
+            return f"{scheme}{separator}***" if "@" in rest else f"{scheme}{separator}{plain}"
+        rest = plain
+    if "@" not in rest:
+        return url
     # The last @ ends the password, whatever it is made of: one with a bare / or # is no valid URL, and must
     # not be shown for that reason.
     before, _, host = rest.rpartition("@")
@@ -36,13 +42,6 @@ def options(timeout: float) -> dict[str, Any]:
         "socket_connect_timeout": CONNECT_TIMEOUT,
         "socket_timeout": timeout,
     }
-
-
-def check_url(url: str) -> None:
-    """Refuse a URL that no connection can be made of. Raises UnusableUrl."""
-    import redis
-
-    unconnected(redis, url, {})
 
 
 #: What a URL may not decide, beside what `options` does: it would be decided twice, or for another reader.
@@ -68,7 +67,7 @@ def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
     except ValueError as error:
         # redis-py's message may quote the URL, and a URL may hold a password
         detail = "is not a Redis URL" if "@" in url else f"is not a Redis URL: {error}"
-        remedy = "use redis://host:port/db, rediss://… for TLS or unix:///path/to/socket"
+        remedy = "use redis://host:port/db, rediss://… for TLS, unix:///path/to/socket or redis+sentinel://host,host/service"
         if "@" in url:
             remedy += "; write / # ? and @ in a password as %2F %23 %3F and %40"
         raise UnusableUrl(f"{redact(url)!r} {detail}", remedy) from None
@@ -80,14 +79,6 @@ def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
             f"{redact(url)!r} has an option that is not known: {option}",
             "take it out of the URL; those of redis-py are known",
         ) from None
-
-
-def discard(connection: Any) -> None:
-    """Close the socket of a connection that did not come about."""
-    writer = getattr(connection, "_writer", None)
-    if writer is not None:
-        writer.transport.abort()
-        connection._reader = connection._writer = None
 
 
 def no_connection(url: str, error: BaseException) -> ConnectionLost | ServerUnsuitable:
@@ -104,6 +95,6 @@ def no_connection(url: str, error: BaseException) -> ConnectionLost | ServerUnsu
             f"{redact(url)}: the server has no database of that number",
             "take a smaller one in STREAMWORKER_REDIS_URL",
         )
-    if url.startswith("rediss:") and isinstance(error, TimeoutError):
+    if url.startswith(("rediss:", "rediss+")) and isinstance(error, TimeoutError):
         text += " (rediss:// is TLS; is that its port?)"
     return ConnectionLost(f"no connection to {redact(url)}: {text.replace(url, redact(url))}")

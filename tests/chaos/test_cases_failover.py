@@ -28,11 +28,11 @@ from tests.servers import BenchServer
 from tests.waiting import wait_until_async
 
 
-@pytest.mark.parametrize("after", ["read-only", "gone"])
+@pytest.mark.parametrize("after", ["read-only", "gone", "cut off"])
 async def test_after_a_failover_everybody_asks_for_the_address_again(
     own_server: OwnServer, after: str
 ) -> None:
-    """B65, R42: the old primary lives on as a replica and refuses writes: connections to it are given up.
+    """B65, R42: the old primary refuses writes, as a replica or for want of one: nobody stays with it.
 
     The name leads to the new primary from then on, which a proxy plays here. What runs keeps its lease there:
     the heartbeat moves too, and so do keeper and producers.
@@ -76,6 +76,12 @@ async def test_after_a_failover_everybody_asks_for_the_address_again(
                     name._upstream_port = new.port
                     if after == "read-only":
                         before.redis.replicaof("127.0.0.1", str(new.port))
+                    elif after == "cut off":  # it says NOREPLICAS, and nobody tells it what has happened
+                        before.redis.config_set("min-replicas-to-write", 1)
+                        await wait_until_async(
+                            lambda: before.redis.info("replication")["connected_slaves"] == 0,
+                            what="the old primary is alone",
+                        )
                     else:
                         old.kill()
                     later = await quick.options(delay="200ms").enqueue()

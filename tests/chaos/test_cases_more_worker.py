@@ -210,7 +210,7 @@ async def test_too_many_open_files_are_waited_for_when_a_connection_is_made_anew
             raise OSError(24, "Too many open files: '…/METADATA'")
         return make(*arguments)
 
-    monkeypatch.setattr("streamworker.store.connection.unconnected", fickle)
+    monkeypatch.setattr("streamworker.store.dialling.unconnected", fickle)
     with Proxy(valkey.port) as proxy:
         async with App("cases", redis_url=proxy.url, namespace=namespace, lease=LEASE) as app:
 
