@@ -40,6 +40,7 @@ class SeenJob:
     attempt: int
     retries: tuple[SeenRetry, ...]
     due_in: float | None  # seconds until it may run, for a job that waits for a time
+    gate: str | None  # where it is parked, such as "entity:order:7"
     error_class: str | None
     error_code: str | None
     error: str | None
@@ -52,6 +53,8 @@ class SeenJob:
             said += f" at attempt {self.attempt}"
         if self.due_in is not None:
             said += f", due in {durations.format_ms(round(self.due_in * 1000))}"
+        if self.gate is not None:
+            said += f", parked at {self.gate}"
         if self.error_code:
             said += f" ({self.error_class}, {self.error_code}{': ' if self.error else ''}{self.error or ''})"
         return said
@@ -123,6 +126,7 @@ class Witness:
                 if move.to_status is Status.RETRY_SCHEDULED
             ),
             due_in=self._due_in(job_id),
+            gate=None if record is None else record.gate,
             error_class=facts.get("class") if failed else None,
             error_code=facts.get("code") if failed else None,
             error=error.decode("utf-8", "replace") if failed and error else None,

@@ -515,10 +515,13 @@ async def test_jobs_that_wait_for_a_token_run_when_the_clock_brings_it(url: str 
     async with harness(shop, redis_url=url) as t:
         await shop.enqueue_many(ring.call() for _ in range(3))
         assert await t.drain() == 1
+        with pytest.raises(AssertionError, match=r"2 jobs are .*\n.*: queued, parked at rate:task:ring\n"):
+            t.idle()
 
         t.clock.advance("1s")
         assert await t.drain() == 1
         assert await t.drain(until_idle=True) == 1
+        assert [job.gate for job in t.succeeded(ring)] == [None] * 3
 
 
 # --- results ---------------------------------------------------------------------------------------------
