@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ from streamworker.core.errors import ConnectionLost, OutcomeUnknown
 from streamworker.store.caller import Doubt, backoff, moved, passes
 from streamworker.store.connection import Argument, ReplyError, SyncLink
 from streamworker.store.scripts import Call
+from streamworker.store.turns import Turns
 
 #: Connections of one process for calls that Redis answers at once. More threads than that wait their turn
 #: instead of being refused (R24): a call takes well under a millisecond.
@@ -30,7 +30,7 @@ class LinkPool:
         self._url = url
         self._idle: list[SyncLink] = []
         self._keep = idle
-        self._free = None if limit is None else threading.Semaphore(limit)
+        self._turns = None if limit is None else Turns(limit)
         self._closed = False
 
     @contextmanager
@@ -42,9 +42,9 @@ class LinkPool:
         A link whose call was broken off by any exception is thrown away: a reply that comes late would be
         taken for that of the next call. An error reply leaves it usable, unless it is the wrong server's.
         """
-        if self._free is not None:
+        if self._turns is not None:
             left = None if until is None else max(SHORTEST_TURN, until - time.monotonic())
-            if not self._free.acquire(timeout=left):
+            if not self._turns.take(left):
                 raise ConnectionLost("all connections of the process are in use, and Redis does not answer")
         try:
             link = self._take()
@@ -64,8 +64,8 @@ class LinkPool:
                 raise
             self._put(link)
         finally:
-            if self._free is not None:
-                self._free.release()
+            if self._turns is not None:
+                self._turns.give()
 
     def _take(self) -> SyncLink:
         try:

@@ -494,10 +494,10 @@ def test_the_pages_wsgi_application_enqueues(
 def test_a_thread_waits_for_a_connection_as_long_as_its_patience() -> None:
     """While Redis does not answer, those before it hold all of them for as long as they are patient."""
     caller = SyncCaller("redis://127.0.0.1:1", "{t:0}", patience=0.1)
-    free = caller._of_process()[0]._free
-    assert free is not None
+    turns = caller._of_process()[0]._turns
+    assert turns is not None
     for _ in range(LINKS):
-        free.acquire()
+        assert turns.take(0)
 
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(caller.command, "PING")
@@ -505,7 +505,8 @@ def test_a_thread_waits_for_a_connection_as_long_as_its_patience() -> None:
             with pytest.raises(ConnectionLost, match="in use"):
                 waiting.result(timeout=3)
         finally:
-            free.release(LINKS)
+            for _ in range(LINKS):
+                turns.give()
 
 
 async def test_a_call_in_an_event_loop_is_warned_of_once_for_each_place(
