@@ -78,6 +78,7 @@ local function bring_back(id, head, env, more, text)
   if text ~= '' then rec.body = { 'error', text } end
   if cancel ~= '' then put(rec, 'bu', cancel .. ' persistent ' .. cancel) end
   if held then rec.attempt = math.max(0, rec.attempt - 1) end  -- whether it ran is not known: uncharged
+  if rec.starts == 0 then put(rec, 'rs', '1') end -- nor whether it had started
   local waits = due and due > now
   move(rec, held and 'queued' or rec.status, 'restored', waits and format(' due=%d', due) or '')
   effect(rec)

@@ -78,9 +78,9 @@ local function succeed(rec, reason, result, by)
 end
 
 -- D14: whether a job may have committed its effect, so that nobody ends it without a look. A task is known for
--- effects from its first transaction on.
+-- effects from its first transaction on. One that was restored may have started without anybody knowing.
 local function has_effects(rec)
-  return rec.starts > 0 and not rec.looked and redis.call('HGET', POLICIES, 'effects:' .. rec.ta)
+  return (rec.starts > 0 or rec.rs) and not rec.looked and redis.call('HGET', POLICIES, 'effects:' .. rec.ta)
 end
 
 local function bury(rec, reason, class, code, text, env, by) -- to be looked at, and only then to be ended

@@ -19,7 +19,7 @@ local NEW, COUNTERS = 'queued 0 0 0 1 0', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)$
 local ONE_LINE = '^\n(%l%l)=([^\n]*)$'
 local NAMES = { 'ky', 'kf', 'kw', 'dl', 'tn', 'ms', 'du', 'di', 'ow', 'sa', 'sd', 'cx', 'ec', 're', 'wa', 'fi',
   'ut', 'dq', 'ga', 'pl', 'hg', 'bu', 'bl',
-  'mk' }
+  'mk', 'rs' }
 local records = {}
 local texts = {}                         -- id -> record as it is to be written, of those that `ordinary` moved
 local open_texts, over_texts = {}, {}    -- their names and records, in order: of open jobs, and of finished ones

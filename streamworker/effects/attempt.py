@@ -12,6 +12,7 @@ from streamworker.core.gates import Gates
 from streamworker.effects.connections import Connections
 from streamworker.effects.operations import Subject
 from streamworker.settings import Settings
+from streamworker.store.keys import EFFECTS
 
 if TYPE_CHECKING:
     from streamworker.effects.operation import Operation
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 #: A transaction that says nothing for so long is ended by Postgres, at least (seconds): its handler is
 #: frozen, and the next attempt waits for it.
 SHORTEST_SILENCE = 2.0
-#: Field of `policies` that says that a task commits effects (D14).
-EFFECTS = "effects:"
 
 
 class Attempt(Protocol):

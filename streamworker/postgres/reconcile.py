@@ -8,6 +8,7 @@ script leaves alone what is there, unless it has gone back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,15 @@ from streamworker.postgres.ticks import Ticks
 from streamworker.store import scripts
 from streamworker.store.caller import Caller
 from streamworker.store.connection import Argument
-from streamworker.store.keys import Keys
+from streamworker.store.keys import EFFECTS, Keys
 
 if TYPE_CHECKING:
     import asyncpg
 
+log = logging.getLogger("streamworker.mirror")
+
+#: SQLSTATE.
+RIGHT_MISSING = "42501"
 #: Jobs and bytes of envelopes that one call restores.
 RESTORE_JOBS, RESTORE_BYTES = 100, 1 << 20
 
@@ -57,6 +62,11 @@ PLACES = f"""
 SELECT id::text, epoch, version, {_CANCELLED} FROM streamworker.jobs j
 WHERE id = ANY($1::uuid[]) AND status NOT IN ('succeeded', 'failed_terminal')
 """  # noqa: S608
+#: Which of these tasks have ever committed an effect.
+WITH_EFFECTS = """
+SELECT task FROM unnest($2::text[]) AS task WHERE EXISTS (
+    SELECT FROM streamworker.processed_operations WHERE namespace = $1 AND operation_type = task)
+"""
 OVER = _ROW + " AND status IN ('succeeded', 'failed_terminal') ORDER BY id"
 _UNTIL = "((extract(epoch FROM finished_at AT TIME ZONE 'UTC') * 1000)::bigint + key_window_ms)"
 #: Keys that are held until a moment ($3, in ms) or longer, after that of job $4; by `jobs_held_keys`.
@@ -148,6 +158,7 @@ class Reconciler:
         self._log = source
         self._switch = switch
         self._name = name
+        self._asked: set[str] = set()
 
     async def run(self, *, dry_run: bool = False) -> Reconciled:
         """Restore what was lost, then open enqueue again. A dry run changes nothing in Redis."""
@@ -186,6 +197,7 @@ class Reconciler:
                 done.restored += [row["id"] for row in rows if not row["cancelled"]]
                 done.cancelled += [row["id"] for row in rows if row["cancelled"]]
                 continue
+            await self._tell_of_effects({row["task"] for row in rows})
             for chunk in _chunks(rows):
                 for row, reply in zip(chunk, await self._restore(chunk), strict=True):
                     if reply == b"RESTORED":
@@ -194,6 +206,20 @@ class Reconciler:
                         done.cancelled.append(row["id"])
                     elif reply.startswith(b"SUPERSEDED"):
                         done.superseded.append(row["id"])
+
+    async def _tell_of_effects(self, tasks: set[str]) -> None:
+        """Redis lost which tasks commit effects: their jobs are looked at before they are cancelled (D14)."""
+        asked, self._asked = sorted(tasks - self._asked), self._asked | tasks
+        try:
+            found = await self._connection.fetch(WITH_EFFECTS, self._keys.namespace, asked) if asked else []
+        except Exception as error:
+            if getattr(error, "sqlstate", None) != RIGHT_MISSING:  # which came later
+                raise
+            log.warning("mirror %s: which tasks have committed effects is not known: %s", self._name, error)
+            return
+        if found:
+            told = [word for row in found for word in (EFFECTS + row["task"], 1)]
+            await self._caller.command("HSET", self._keys.policies, *told)
 
     async def _end(self, unfinished: Sequence[str], done: Reconciled) -> None:
         """Nothing that Postgres has read as finished runs again."""

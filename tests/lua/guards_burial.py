@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from streamworker.core.outcome import Fail
 from streamworker.core.states import ErrorClass, Reason
-from tests.lua import test_burial
+from tests.lua import test_burial, test_restore
 from tests.lua.mutating import Mutation, of
 
 CLAIM = "fragments/claim_step.lua"
 FINISH = "fragments/finish.lua"
 SETTLE = "fragments/settle_step.lua"
 CANCELLED = Fail(ErrorClass.PERSISTENT, "cancelled", "x", Reason.CANCELLED)
+MAY_HAVE_STARTED = (
+    test_restore.test_one_that_may_have_started_since_it_was_mirrored_is_looked_at_before_it_ends
+)
 OWN_FAILURE, CANCEL_WAITING = test_burial.CAUSES[0], test_burial.CAUSES[2]
 
 MUTATIONS = [
     Mutation(FINISH, "  if env and has_effects(rec) then", "  if false then",
              of(test_burial.test_a_committed_effect_wins_over_burial, OWN_FAILURE)),
-    Mutation(FINISH, "return rec.starts > 0 and not rec.looked", "return not rec.looked",
+    Mutation(FINISH, "return (rec.starts > 0 or rec.rs) and not rec.looked", "return not rec.looked",
              test_burial.test_a_job_that_never_started_ends_at_once),
+    Mutation(FINISH, "(rec.starts > 0 or rec.rs)", "rec.starts > 0",
+             of(MAY_HAVE_STARTED, False)),
+    Mutation("fragments/record.lua", "'mk', 'rs' }", "'mk' }",
+             of(MAY_HAVE_STARTED, True)),
     Mutation(FINISH, "'effects:' .. rec.ta)", "'effects:another')",
              of(test_burial.test_without_effects_it_ends_at_once, OWN_FAILURE)),
     Mutation(FINISH, "if (rec.bu or '') == '' then bury(rec", "if true then bury(rec",

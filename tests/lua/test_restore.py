@@ -113,6 +113,25 @@ def test_one_that_was_to_end_is_only_looked_at(shard: Shard) -> None:
     shard.check("j", status="failed_terminal", error="persistent broken")
 
 
+@pytest.mark.parametrize("moved_since", [False, True])
+def test_one_that_may_have_started_since_it_was_mirrored_is_looked_at_before_it_ends(
+    shard: Shard, moved_since: bool
+) -> None:
+    """It had no start that the durable record knew of, and was cancelled with its effect committed."""
+    shard.redis("HSET", shard.keys.policies, "effects:add", "1")
+    due = str(shard.now + 500) if moved_since else "-"
+    assert restore(shard, "j", head_of("queued", attempt=0, starts=0, due=due), MORE) == "RESTORED"
+    if moved_since:
+        shard.hasten("j")
+
+    assert shard.cancel("j") == "FLAGGED"
+
+    claim = shard.claim_one()
+    assert (claim.cause, claim.starts) == ("cancelled persistent cancelled", 0)
+    assert shard.settle(claim, Fail(ErrorClass.UNKNOWN, "buried", "", Reason.BURIED)) == "OK"
+    shard.check("j", status="failed_terminal", error="persistent cancelled")
+
+
 def test_one_that_went_back_to_before_its_cancel_is_told_again(shard: Shard) -> None:
     claim = shard.take("held")
     shard.put("waits")

@@ -82,3 +82,32 @@ async def test_a_job_that_was_to_end_is_only_looked_at(
     assert (record.status, record.text("bu")) == ("retry_scheduled", "error persistent broken")
     assert await caller.command("HGET", keys.body(job), "error") == b"E: so"
     await caller.close()
+
+
+@pytest.mark.parametrize("task", ["mail", "other"])
+async def test_a_cancelled_job_is_looked_at_if_its_task_has_committed_effects(
+    dsn: str, sql: asyncpg.Connection, valkey: BenchServer, namespace: str, task: str
+) -> None:
+    """Redis had lost which tasks have any, and the job ended as cancelled with its effect committed."""
+    keys = Keys(namespace)
+    caller = Caller(valkey.url, keys.tag)
+    await Switch(caller, keys).open("marker")
+    offset = await offsets.turn_on(sql, await offsets.begin(sql, namespace, 0, "marker"))
+    await sql.execute(
+        "INSERT INTO streamworker.processed_operations (namespace, operation_type, idempotency_key, status, "
+        "fence) VALUES ($1, $2, 'k', 'succeeded', 7)", namespace, task,
+    )  # fmt: skip
+    job, batch, journal = new_job_id(now_ms=NOON, random=bytes(8)), Batch(), Journal()
+    for entry in (journal.enqueued(job, p1=b"{}"), journal.entry(claimed(job)),
+                  journal.entry(script="cancel", audit=f"{job} 0 cancel_requested")):  # fmt: skip
+        batch.add(*entry)
+    await Writer(sql, "m").write(batch, offset)
+
+    done = await Mirror(Settings(namespace, valkey.url), dsn, "m").reconcile()
+
+    record = Record.parse(job, await caller.command("GET", keys.job(job)))
+    if task == "mail":
+        assert (done.restored, record.text("bu")) == ([job], "cancelled persistent cancelled")
+    else:
+        assert (done.cancelled, record.text("ec")) == ([job], "persistent cancelled")
+    await caller.close()

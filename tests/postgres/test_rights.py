@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from streamworker.embedded_postgres import EmbeddedPostgres
-from streamworker.postgres import adopt, offsets
+from streamworker.postgres import adopt, offsets, reconcile
 from streamworker.postgres.batch import Batch
 from streamworker.postgres.migrate import migrate
 from streamworker.postgres.retention import prune
@@ -87,6 +87,7 @@ async def test_the_mirror_needs_no_more_than_its_rights(roles: Roles) -> None:
     nil = "00000000-0000-0000-0000-000000000000"
     assert [row["id"] for row in await sql.fetch(adopt.TOLD, "shop", 0, nil, 10)] == [job]
     await sql.execute(adopt.MARK, [job])
+    assert await sql.fetch(reconcile.WITH_EFFECTS, "shop", ["mail"]) == []
     assert (await offsets.turn_on(sql, again.offset)).on
     assert ([str(day) for day in pruned.days], pruned.actions) == (["2026-07-24"], 1)
     await sql.close()
@@ -98,6 +99,7 @@ REFUSED = [
     ("mirror", "DELETE FROM streamworker.job_transitions"),
     ("mirror", "UPDATE streamworker.job_transitions SET reason = ''"),
     ("mirror", "SELECT * FROM streamworker.outbox"),
+    ("mirror", "SELECT result FROM streamworker.processed_operations"),
     ("reader", "UPDATE streamworker.jobs SET status = 'queued'"),
     ("reader", "SELECT streamworker.drop_days_before('2030-01-01')"),
     ("reader", "SELECT * FROM streamworker.processed_operations"),
