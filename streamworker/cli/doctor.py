@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamworker.cli.edge import CommandFailed
+from streamworker.cli.hints import copyable
 from streamworker.cli.options import AppName, Json, RedisUrl, open_queue
 from streamworker.cli.output import counted, emit_json, print_table, say
 from streamworker.cli.target import subject_of
@@ -61,10 +62,15 @@ def doctor(
         raise CommandFailed(f"nothing could be checked: {error}; {advice}", code=NOT_CHECKED) from None
     worst = examination.worst(found)
     if as_json:
-        emit_json({"status": str(worst), "checks": [each.json() for each in found]})
+        emit_json({"status": str(worst), "checks": [_row(each) for each in found]})
     else:
         _print(found)
     return 1 if worst is Severity.PROBLEM else 0
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = finding.json()
+    return row | {"advice": copyable(finding.advice) or None}
 
 
 def _print(found: list[Finding]) -> None:

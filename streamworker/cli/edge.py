@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from streamworker.cli import hints
 from streamworker.cli.output import clean, say
 from streamworker.core.errors import (
     ConfigurationError,
@@ -77,6 +78,7 @@ class Commands(TyperGroup):
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         _trim()
+        hints.forget()
         try:
             returned = super().main(
                 args, prog_name or "streamworker", complete_var, False, windows_expand_args, **extra

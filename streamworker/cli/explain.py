@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamworker.cli.hints import copyable
 from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, settings_of
 from streamworker.cli.output import clean, emit_json, print_table, say
 
@@ -35,12 +36,13 @@ def explain(
 
     found = on_queue(settings, lambda queue: look_into(queue, job_id, sample=sample))
     if as_json:
-        emit_json(found.json())
+        told = found.json()
+        emit_json(told | {"do": [copyable(command) for command in told["do"]]})
         return
     where = f"task {found.task}, lane {found.lane}, " if found.task else ""
     print(clean(f"{where}{found.status}: {found.answer.why}"))
     for line in found.answer.says:
-        print(clean(line))
+        print(copyable(clean(line)))
     if found.policy:
         print()
         print_table(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from streamworker.cli import hints
 from streamworker.cli.edge import CommandFailed
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def settings_of(app: str | None, redis_url: str | None) -> Settings:
     app = (app or "").strip()  # a variable may have been read from a file, with its line's end
     if not app:
         raise CommandFailed("which app? Name it with --app NAME, or set STREAMWORKER_NAMESPACE", code=2)
+    hints.remember(app, redis_url)
     return read(app, redis_url=redis_url or None, namespace=app)
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamworker.cli.hints import copyable
 from streamworker.core.text import counted as counted
 from streamworker.core.text import visible
 
@@ -96,5 +97,8 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def say(text: str) -> None:
-    """One line for the person at the terminal, on stderr: stdout belongs to the answer."""
-    print(clean(text), file=sys.stderr)
+    """One line for the person at the terminal, on stderr: stdout belongs to the answer.
+
+    A command in it, in backticks or at its end, gets the options by which this line was asked.
+    """
+    print(copyable(clean(text)), file=sys.stderr)

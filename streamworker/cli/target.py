@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from streamworker.cli import hints
 from streamworker.cli.edge import CommandFailed, code_of
 from streamworker.cli.options import settings_of
 
@@ -67,6 +68,7 @@ def subject_of(target: str | None, app: str | None, redis_url: str | None) -> tu
         settings = replace(settings, redis_url=redis_url)
     if app:
         settings = replace(settings, namespace=app)
+    hints.remember(settings.namespace, redis_url)
     return settings, known
 
 

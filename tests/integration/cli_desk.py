@@ -48,9 +48,16 @@ class Desk:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    def call(self, *arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Result:
+    def call(
+        self,
+        *arguments: str,
+        code: int = 0,
+        stdin: str | bytes | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Result:
         """Run `streamworker ARGUMENTS`; fails unless it ends with `code`."""
-        result = CliRunner().invoke(command_line(arguments[0]), list(arguments), env=self.env, input=stdin)
+        env = self.env | (env or {})
+        result = CliRunner().invoke(command_line(arguments[0]), list(arguments), env=env, input=stdin)
         assert result.exit_code == code, f"{arguments} ended with {result.exit_code}:\n{result.output}"
         return result
 

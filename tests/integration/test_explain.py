@@ -134,6 +134,8 @@ def test_its_lane_is_paused(desk: Desk) -> None:
 
     assert found["why"] == "lane_paused"
     assert found["do"] == ["streamworker resume lane:normal"]
+    named = desk.call("explain", job_id, "--app", desk.namespace, env={"STREAMWORKER_NAMESPACE": ""})
+    assert f"next: streamworker resume lane:normal --app {desk.namespace}" in named.stderr.splitlines()
     assert "count" in found["facts"]["reason"]
     assert "\x1b" not in shown
     assert "\\x1b]0;owned" in shown

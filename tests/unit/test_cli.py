@@ -499,7 +499,9 @@ def test_a_command_imports_no_other() -> None:
 
     assert "streamworker run" in done.stdout
     loaded = {name for name in done.stderr.split() if name.startswith("streamworker.cli.")}
-    assert loaded <= {f"streamworker.cli.{name}" for name in ("main", "edge", "output", "run", "options")}
+    assert loaded <= {
+        f"streamworker.cli.{name}" for name in ("main", "edge", "hints", "output", "run", "options")
+    }
 
 
 def test_help_is_quick_and_imports_neither_worker_nor_redis() -> None:

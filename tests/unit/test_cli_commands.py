@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from streamworker.cli import hints
 from streamworker.cli.main import command_line
 from tests.unit.test_docs import resolve
 
@@ -72,3 +73,35 @@ def test_a_command_prints_json_unless_there_is_a_reason(name: str) -> None:
     options = {option for each in ALL[name].params for option in each.opts}
 
     assert ("--json" in options) == (name not in NO_JSON), NO_JSON.get(name, "it has no --json")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_that_a_hint_names_is_completed_if_it_takes_the_option(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STREAMWORKER_NAMESPACE", raising=False)
+    takes = any("--app" in parameter.opts for parameter in ALL[name].params)
+
+    hints.remember("shop", None)
+
+    more = " --app shop" if takes else ""
+    assert hints.copyable(f"see: streamworker {name} A") == f"see: streamworker {name} A{more}"
+    assert hints.copyable(f"`streamworker {name}`, or else") == f"`streamworker {name}{more}`, or else"
+    hints.forget()
+
+
+def test_a_hint_has_what_the_environment_does_not_say_and_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STREAMWORKER_NAMESPACE", "shop")
+    monkeypatch.delenv("STREAMWORKER_REDIS_URL", raising=False)
+
+    def after(namespace: str, url: str | None) -> str:
+        hints.remember(namespace, url)
+        return hints.copyable("see: streamworker top").removeprefix("see: streamworker top")
+
+    assert after("shop", None) == ""
+    assert after("shop", "redis://r:1/0") == " --redis-url redis://r:1/0"
+    assert after("bar", "redis://:secret@r:1/0") == " --app bar --redis-url URL"
+    assert hints.copyable("see `streamworker top --help`") == "see `streamworker top --help`"
+    hints.forget()
