@@ -20,7 +20,7 @@ STREAM_SUFFIX = {"a": "", "r": ":ready", "q": ":quarantine"}
 BACKLOG_SUFFIX = ":backlog"
 #: The consumer group of every lane stream.
 GROUP = "workers"
-#: Begins a field of `policies` for each task that commits effects: its jobs are looked at before they end (D14).
+#: Begins a field of `policies` for each task that commits effects (D14).
 EFFECTS = "effects:"
 
 

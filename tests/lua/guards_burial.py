@@ -11,9 +11,7 @@ CLAIM = "fragments/claim_step.lua"
 FINISH = "fragments/finish.lua"
 SETTLE = "fragments/settle_step.lua"
 CANCELLED = Fail(ErrorClass.PERSISTENT, "cancelled", "x", Reason.CANCELLED)
-MAY_HAVE_STARTED = (
-    test_restore.test_one_that_may_have_started_since_it_was_mirrored_is_looked_at_before_it_ends
-)
+MAY_HAVE_STARTED = test_restore.test_one_that_may_have_started_since_is_looked_at_before_it_ends
 OWN_FAILURE, CANCEL_WAITING = test_burial.CAUSES[0], test_burial.CAUSES[2]
 
 MUTATIONS = [

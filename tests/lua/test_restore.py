@@ -114,9 +114,7 @@ def test_one_that_was_to_end_is_only_looked_at(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("moved_since", [False, True])
-def test_one_that_may_have_started_since_it_was_mirrored_is_looked_at_before_it_ends(
-    shard: Shard, moved_since: bool
-) -> None:
+def test_one_that_may_have_started_since_is_looked_at_before_it_ends(shard: Shard, moved_since: bool) -> None:
     """It had no start that the durable record knew of, and was cancelled with its effect committed."""
     shard.redis("HSET", shard.keys.policies, "effects:add", "1")
     due = str(shard.now + 500) if moved_since else "-"
