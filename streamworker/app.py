@@ -41,7 +41,7 @@ from streamworker.store.keys import Keys
 from streamworker.store.manifest import Declaration
 from streamworker.store.queue import Queue, QueueSource
 from streamworker.store.scripts import MAX_STARTS, NewJob
-from streamworker.task import Call, Task
+from streamworker.task import Call, Task, jobs_of
 
 if TYPE_CHECKING:
     from streamworker.flow.cache import Cache
@@ -308,12 +308,7 @@ class App:
         """
         if self.router.by_pressure:
             await self.feel()
-        try:
-            jobs = [call.job for call in calls]
-        except AttributeError as error:
-            if error.name != "job":
-                raise
-            raise InvalidArgument("call", error.obj, "is none: make it by task.call(...)") from None
+        jobs = jobs_of(calls, self.settings.namespace)
         for lane in {job.lane for job in jobs}:
             self.check_lane(lane)
         return await place_all(self._source.get(), jobs, self._source, durations.parse(wait, what="wait"))

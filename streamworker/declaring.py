@@ -68,9 +68,8 @@ def make_task(
     handler = _function_of(handler)
     task_name = check_task_name(name or _name_of(handler))
     if task_name in app.tasks:
-        raise ConfigurationError(
-            f"task {task_name} is registered twice in app {app.name}; give one of them another name="
-        )
+        way_out = _way_out(app.tasks[task_name], handler)
+        raise ConfigurationError(f"task {task_name} is registered twice in app {app.name}; {way_out}")
     chosen_lane = app.check_lane(lane or app.default_lane, f"task {task_name}")
     if not any(app.router.accepts(each, task_name) for each in (chosen_lane, app.default_lane)):
         raise ConfigurationError(
@@ -190,6 +189,17 @@ def _name_of(handler: Callable[..., Any]) -> str:
     if not isinstance(name, str):
         raise ConfigurationError(f"{handler!r} has no name of its own; give the task one: name=")
     return name
+
+
+def _way_out(known: Task[..., Any], handler: Callable[..., Any]) -> str:
+    """What is to be done about a name that is there already."""
+    file, other = (
+        getattr(getattr(each, "__code__", None), "co_filename", None) for each in (known.handler, handler)
+    )
+    if file is not None and file == other and known.handler.__module__ != handler.__module__:
+        names = f"{known.handler.__module__} and {handler.__module__}"
+        return f"{file} is imported twice, as {names}: import it by one name everywhere"
+    return "give one of them another name="
 
 
 def _check_merging(task: Task[..., Any]) -> None:

@@ -200,11 +200,21 @@ def _plain(args: Mapping[str, Any]) -> dict[str, Any]:
 def with_key_and_deadline(
     options: Options, args: Mapping[str, Any], template: KeyTemplate | None, deadline_ms: int
 ) -> Options:
-    """The options with what the task declares where they say nothing. Raises InvalidArgument for the key."""
+    """The options with what the task declares where they say nothing.
+
+    Raises InvalidArgument for the key, DurationError for a delay that the deadline does not leave time for.
+    """
     key = options.key
     if key is None and template is not None:
         key = template.render(args)
     deadline_ms = options.deadline_ms or deadline_ms
+    if 0 < deadline_ms <= options.delay_ms:
+        raise DurationError(
+            "delay",
+            durations.format_ms(options.delay_ms),
+            f"is not before the deadline that the task declares ({durations.format_ms(deadline_ms)}): the "
+            "job would expire before it could run; give it a deadline of its own",
+        )
     if key == options.key and deadline_ms == options.deadline_ms:
         return options
     return replace(options, key=key, deadline_ms=deadline_ms)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -13,6 +14,7 @@ from streamworker.context import Context as Context
 from streamworker.core.coalesce import Coalescer
 from streamworker.core.cron import Cron
 from streamworker.core.durations import Duration
+from streamworker.core.errors import InvalidArgument
 from streamworker.core.gates import Gates
 from streamworker.core.lane import Pressure
 from streamworker.core.router import Router
@@ -59,6 +61,30 @@ class Call(Generic[R]):
     def handle(self) -> Job[R]:
         """A handle on the job, which somebody else sees to."""
         return self.app.promise(self.job.job_id)
+
+
+def jobs_of(calls: Iterable[Call[Any]], namespace: str) -> list[NewJob]:
+    """The jobs of a list of calls.
+
+    Raises InvalidArgument for what is no call, a call that stands there twice, and one of another namespace.
+    """
+    made = list(calls)
+    for call in made:
+        if not isinstance(call, Call):
+            raise InvalidArgument("call", call, "is none: make it by task.call(...)")
+        if call.namespace != namespace:
+            raise InvalidArgument(
+                "call",
+                call.job.task,
+                f"is of namespace {call.namespace}, not {namespace}: enqueue it by the app that has the task",
+            )
+    jobs = [call.job for call in made]
+    if len({job.job_id for job in jobs}) < len(jobs):
+        (job_id, _), *_ = Counter(job.job_id for job in jobs).most_common(1)
+        raise InvalidArgument(
+            "call", job_id, "stands twice in the list: a call is one job, so make one for each"
+        )
+    return jobs
 
 
 class Task(Generic[P, R]):

@@ -34,6 +34,8 @@ class Signature:
     @classmethod
     def of(cls, name: str, handler: Callable[..., Any]) -> Signature:
         """Raises ConfigurationError for a handler that cannot be called by names."""
+        if isinstance(handler, type) or not callable(handler):
+            raise ConfigurationError(f"task {name}: a handler is a function, not {handler!r}")
         if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
             raise ConfigurationError(f"task {name}: a handler returns its result, it does not yield")
         parameters = list(inspect.signature(handler).parameters.values())

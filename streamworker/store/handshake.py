@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from streamworker.core.errors import ConnectionLost, ServerUnsuitable, UnusableUrl
 
@@ -49,6 +51,19 @@ _NOT_THE_URLS = frozenset(
     {"single_connection_client", "max_connections", "timeout", "encoding", "encoding_errors"}
     | {"retry_on_timeout", "retry_on_error"}
 )
+_DATABASE = re.compile(r"(/\d*)?/?", re.ASCII)
+
+
+def _check_reading(url: str) -> None:
+    """Raise ValueError for what redis-py leaves out in silence: it leads to another server or database."""
+    said = urlsplit(url)
+    if said.fragment:
+        raise ValueError("what follows a bare # is lost")
+    if said.scheme != "unix" and not _DATABASE.fullmatch(said.path):
+        raise ValueError(f"{said.path!r} is no number of a database")
+    for part in said.query.split("&"):
+        if part and "=" not in part:
+            raise ValueError(f"{part!r} is no option with a value")
 
 
 def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
@@ -62,6 +77,7 @@ def unconnected(library: Any, url: str, given: dict[str, Any]) -> Any:
     before, mark, query = url.partition("?")
     said = [part for part in query.split("&") if part.partition("=")[0] not in ours]
     try:
+        _check_reading(url)
         pool = library.ConnectionPool.from_url(before + mark + "&".join(said), **given)
         return pool.make_connection()
     except ValueError as error:

@@ -146,6 +146,35 @@ def test_a_name_is_registered_once() -> None:
         app.task(handler)
 
 
+def test_a_module_that_is_imported_under_two_names_is_told_so() -> None:
+    """huey#650: "give one of them another name" would make two tasks of one function."""
+    app = App("shop")
+    source = "async def work(ctx): ..."
+    first: dict[str, Any] = {"__name__": "shop.tasks"}
+    second: dict[str, Any] = {"__name__": "tasks"}
+    third: dict[str, Any] = {"__name__": "others"}
+    for module, file in ((first, "/srv/tasks.py"), (second, "/srv/tasks.py"), (third, "/srv/others.py")):
+        exec(compile(source, file, "exec"), module)
+    app.task(first["work"])
+
+    with pytest.raises(
+        ConfigurationError, match=r"/srv/tasks.py is imported twice, as shop\.tasks and tasks"
+    ):
+        app.task(second["work"])
+    with pytest.raises(ConfigurationError, match="another name="):
+        app.task(third["work"])
+
+
+@pytest.mark.parametrize(
+    "what",
+    [type("Work", (), {"__init__": handler}), classmethod(handler), None, "handler"],  # type: ignore[arg-type]
+)
+def test_what_is_no_function_is_no_handler(what: Any) -> None:
+    """A class would be called for an object, which is no result: each job a dead letter."""
+    with pytest.raises(ConfigurationError, match="a handler is a function"):
+        App("shop").task(name="work")(what)
+
+
 async def test_an_unknown_name_is_refused_before_anything_is_sent() -> None:
     """Issue: by `App`, refused: nothing listens at this URL, and nothing had to."""
     async with App("shop", redis_url="redis://127.0.0.1:1/0") as app:
@@ -157,6 +186,17 @@ async def test_an_unknown_name_is_refused_before_anything_is_sent() -> None:
 async def test_what_is_no_call_is_refused_in_a_batch(given: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"make it by task\.call"):
         await App("shop", redis_url="redis://127.0.0.1:1/0").enqueue_many([given])
+
+
+async def test_calls_that_would_be_lost_in_a_batch_are_refused() -> None:
+    """Nobody there knows another app's task, and one call is one job, however often it stands in the list."""
+    app, other = (App(name, redis_url="redis://127.0.0.1:1/0") for name in ("shop", "store"))
+    theirs, ours = other.task(handler).call(), app.task(handler).call()
+
+    with pytest.raises(InvalidArgument, match="is of namespace store, not shop"):
+        await app.enqueue_many([ours, theirs])
+    with pytest.raises(InvalidArgument, match="stands twice"):
+        await app.enqueue_many([ours] * 3)
 
 
 async def test_a_batch_with_an_unknown_lane_is_refused_whole() -> None:

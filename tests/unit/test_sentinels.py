@@ -74,6 +74,28 @@ def test_a_url_that_cannot_be_is_refused_without_its_password(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://:57#secret@one:1/0", "redis://:12/secret@one:1/0", "redis://:12?secret@one:1/0"),
+        *("redis://one/shop", "redis://one:1/O", "redis://one:1/-1", "redis://one:1/1/2", "redis://one:1/ 1"),
+        *("redis://one?password=secret#2", "redis://one?password=secret&2", "unix:///tmp/x#1"),
+    ],
+)
+def test_a_url_of_which_a_part_would_be_lost_is_refused(url: str) -> None:
+    """celery-once#135: a bare #, / or ? in a password makes it another server, a typing error database 0."""
+    with pytest.raises(UnusableUrl, match="is not a Redis URL") as refused:
+        check_url(url)
+    assert "@" not in url or "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://", "redis://one/", "rediss://one:1/7/", "redis://u:%23%2F@[::1]:1/0?db=2"]
+)
+def test_a_url_that_says_all_that_it_seems_to_is_taken(url: str) -> None:
+    check_url(url)
+
+
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         (URL, "redis+sentinel://app:***@one,two:2,[fe80::1]:3/orders/4"),

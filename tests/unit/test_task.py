@@ -282,6 +282,17 @@ def test_options_that_cannot_work_are_refused(app: App) -> None:
             plain.options(**options)
 
 
+def test_a_delay_beyond_the_deadline_that_the_task_declares_is_refused(app: App) -> None:
+    """Each of its jobs would expire before it could run, hours later."""
+
+    @app.task(deadline="1h")
+    async def remind(ctx: Context) -> None: ...
+
+    with pytest.raises(DurationError, match=r"delay: '2h' is not before the deadline .*1h"):
+        remind.options(delay="2h").call()
+    assert remind.options(delay="2h", deadline="3h").call().job.deadline_ms == 3 * 3_600_000
+
+
 def test_options_never_share_a_namespace_with_arguments(app: App) -> None:
     """DESIGN 11: a handler may well have a parameter called `key`."""
 
