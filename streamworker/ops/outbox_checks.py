@@ -1,23 +1,18 @@
-"""Whether Postgres has the schema, and committed requests become jobs: for `doctor`, where one is known."""
+"""Whether committed requests become jobs: for `doctor`, where a Postgres is known."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from streamworker.core.durations import format_ms
 from streamworker.core.errors import ConfigurationError
 from streamworker.ops.checks import Finding, ok, problem, warning
+from streamworker.ops.postgres_checks import postgres
 from streamworker.outbox.depth import MOST, Depth, measure
 from streamworker.postgres.connection import PoolerUnfit, PostgresUnavailable, connect, passing, unavailable
-from streamworker.postgres.migrate import MigrationError, pending
+from streamworker.postgres.migrate import MIGRATE
 from streamworker.settings import Settings
-
-if TYPE_CHECKING:
-    import asyncpg
 
 #: Seconds that a request may wait for a relay.
 STUCK_AFTER = 60.0
-MIGRATE = "run `streamworker mirror migrate`; until then jobs that want effects wait, and nothing is mirrored"
 #: Seconds until Postgres must have answered.
 PATIENCE = 5.0
 
@@ -32,7 +27,7 @@ async def outbox(settings: Settings) -> list[Finding]:
         return [problem("postgres", error.found, error.advice)]
     except (ConfigurationError, PostgresUnavailable) as error:
         if isinstance(error, PostgresUnavailable) and error.kind == "schema":
-            return [problem("postgres", f"it has no schema of ours: {error.problem}", MIGRATE)]
+            return [problem("postgres", error.problem, MIGRATE)]
         advice = "does STREAMWORKER_POSTGRES_DSN name the right server, and is it up?"
         return [warning("outbox", f"it could not be looked at: {error}", advice)]
 
@@ -40,34 +35,19 @@ async def outbox(settings: Settings) -> list[Finding]:
 async def _look(dsn: str, namespace: str) -> list[Finding]:
     """Raises ConfigurationError or PostgresUnavailable."""
     connection = await connect(dsn, timeout=PATIENCE, writes=False)
+    found = list[Finding]()
     try:
-        found = await _schema(connection)
+        found += await postgres(connection, namespace)
         async with connection.transaction():  # a pooler that has none is found out
             return [*found, *judge(await measure(connection, namespace))]
     except Exception as error:
-        if passing(error):
-            raise unavailable(error) from error
-        raise
+        if not passing(error):
+            raise
+        if found and unavailable(error).kind == "schema":  # that is told
+            return found
+        raise unavailable(error) from error
     finally:
         await connection.close()
-
-
-async def _schema(connection: asyncpg.Connection) -> list[Finding]:
-    """Nothing where it is as this version wants it, or we have no right to know."""
-    try:
-        missing = await pending(connection)
-    except MigrationError as error:
-        return [problem("postgres", str(error), "compare versions: `streamworker --version`")]
-    except Exception as error:
-        if unavailable(error).kind != "refused":
-            raise
-        return []
-    if not missing:
-        return []
-    if missing[0].number == 1:
-        raise PostgresUnavailable("schema", "nothing was migrated here")
-    files = ", ".join(each.file for each in missing)
-    return [problem("postgres", f"its schema is behind: {files} is not applied", MIGRATE)]
 
 
 def judge(depth: Depth) -> list[Finding]:

@@ -1,12 +1,16 @@
 """Brings the schema up to date: numbered SQL files, each applied once, in order, in one transaction.
 
 What was applied is written down with its checksum. A file that was changed after it had been applied is
-refused: somebody's tables are not what the file says.
+refused: somebody's tables are not what the file says. A file that only adds says from which schema on
+releases may go on beside it, `-- usable from 4` in its first lines: those of before a deploy then do not
+stand still.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -18,10 +22,18 @@ from streamworker.postgres.connection import PostgresUnavailable, transaction
 if TYPE_CHECKING:
     import asyncpg
 
+log = logging.getLogger("streamworker.postgres")
+
 #: Two runners wait for each other. The number is the first half of SHA-256 of "streamworker.migrate".
 LOCK = int.from_bytes(hashlib.sha256(b"streamworker.migrate").digest()[:8], signed=True)
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+_USABLE = re.compile(r"(?:--.*\n)*?-- usable from (\d+)\n")
+#: What to do where the schema is missing or behind.
+MIGRATE = (
+    "run `streamworker mirror migrate`; until then jobs with effects and requests of the outbox may have to "
+    "wait, and nothing is mirrored"
+)
 
 #: Whoever was given a schema may have no right to make one, and `IF NOT EXISTS` asks for that first.
 BOOKKEEPING = """\
@@ -41,11 +53,20 @@ CREATE TABLE IF NOT EXISTS streamworker.migrations (
     checksum    text NOT NULL,
     applied_at  timestamptz NOT NULL DEFAULT now()
 );
+ALTER TABLE streamworker.migrations ADD COLUMN IF NOT EXISTS usable_from integer;
 """
+
+
+COLUMNS = "number, name, checksum, usable_from"
 
 
 class MigrationError(StreamworkerError):
     """The schema is not what this version works with; the message says what to do."""
+
+    def __init__(self, found: str, advice: str) -> None:
+        self.found = found
+        self.advice = advice
+        super().__init__(f"{found}: {advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,31 @@ class Migration:
     def file(self) -> str:
         return f"{self.number:04d}_{self.name}.sql"
 
+    @property
+    def usable_from(self) -> int:
+        """The newest migration that a release has to know, to go on once this one is applied."""
+        said = _USABLE.match(self.sql)
+        return int(said[1]) if said else self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a schema differs from what this version would make of it, and what to do about it."""
+
+    found: str
+    advice: str
+    usable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    name: str
+    checksum: str
+    usable_from: int
+
 
 def migrations() -> list[Migration]:
     """All of this version, in order. Raises MigrationError when numbers are missing or double."""
@@ -73,7 +119,7 @@ def migrations() -> list[Migration]:
             found.append(Migration(int(matched[1]), matched[2], file.read_text(encoding="utf-8")))
     found.sort(key=lambda each: each.number)
     if [each.number for each in found] != list(range(1, len(found) + 1)):
-        raise MigrationError(f"migrations are numbered {[each.number for each in found]}: reinstall")
+        raise MigrationError(f"migrations are numbered {[each.number for each in found]}", "reinstall")
     return found
 
 
@@ -81,8 +127,8 @@ def render() -> str:
     """All of it as one script for psql, for those who review and apply schemas themselves."""
     parts = ["BEGIN;", f"SELECT pg_advisory_xact_lock({LOCK});", BOOKKEEPING]
     for each in migrations():
-        row = f"{each.number}, '{each.name}', '{each.checksum}'"
-        note = f"INSERT INTO streamworker.migrations (number, name, checksum) VALUES ({row});"  # noqa: S608
+        row = f"{each.number}, '{each.name}', '{each.checksum}', {each.usable_from}"
+        note = f"INSERT INTO streamworker.migrations ({COLUMNS}) VALUES ({row});"  # noqa: S608
         parts += [f"-- {each.file}", each.sql.strip(), note]
     return "\n\n".join([*parts, "COMMIT;"]) + "\n"
 
@@ -101,45 +147,74 @@ async def migrate(connection: asyncpg.Connection) -> list[Migration]:
         for each in missing:
             await connection.execute(each.sql)
             await connection.execute(
-                "INSERT INTO streamworker.migrations (number, name, checksum) VALUES ($1, $2, $3)",
+                f"INSERT INTO streamworker.migrations ({COLUMNS}) VALUES ($1, $2, $3, $4)",  # noqa: S608
                 each.number,
                 each.name,
                 each.checksum,
+                each.usable_from,
             )
     return missing
 
 
 async def pending(connection: asyncpg.Connection) -> list[Migration]:
     """What `migrate` would apply. Raises MigrationError as it does."""
-    known = await connection.fetchval("SELECT to_regclass('streamworker.migrations') IS NOT NULL")
-    return _missing(await _applied(connection) if known else {})
+    return _missing(await _applied(connection))
+
+
+async def standing(connection: asyncpg.Connection) -> Standing | None:
+    """What is to be said of the schema; None where it is as this version wants it."""
+    applied = await _applied(connection)
+    try:
+        missing = _missing(applied)
+    except MigrationError as error:
+        return Standing(error.found, error.advice)
+    if not applied:
+        return Standing("it has no schema of ours, nothing was migrated", MIGRATE)
+    if missing:
+        files = ", ".join(each.file for each in missing)
+        return Standing(f"its schema is behind, {files} is not applied", MIGRATE)
+    ours = len(migrations())
+    if max(applied) > ours:
+        found = f"the schema has migration {max(applied)}, this version knows {ours} and goes on with it"
+        return Standing(found, "finish the upgrade", usable=True)
+    return None
 
 
 async def require(connection: asyncpg.Connection) -> None:
-    """See that the schema is this version's, for who will ask again. Raises PostgresUnavailable."""
-    try:
-        missing = await pending(connection)
-    except MigrationError as error:  # a release was taken back
-        raise PostgresUnavailable("schema", str(error)) from error
-    if missing:
-        raise PostgresUnavailable("schema", f"{missing[0].file} is not applied: streamworker mirror migrate")
+    """See that this version can work with the schema, for who will ask again. Raises PostgresUnavailable."""
+    if (found := await standing(connection)) is None:
+        return
+    if not found.usable:
+        raise PostgresUnavailable("schema", str(found))
+    _say_once(str(found))
 
 
-async def _applied(connection: asyncpg.Connection) -> dict[int, tuple[str, str]]:
-    rows = await connection.fetch("SELECT number, name, checksum FROM streamworker.migrations")
-    return {row["number"]: (row["name"], row["checksum"]) for row in rows}
+@functools.cache
+def _say_once(text: str) -> None:
+    log.warning("Postgres: %s", text)
 
 
-def _missing(applied: dict[int, tuple[str, str]]) -> list[Migration]:
+async def _applied(connection: asyncpg.Connection) -> dict[int, _Applied]:
+    if not await connection.fetchval("SELECT to_regclass('streamworker.migrations') IS NOT NULL"):
+        return {}
+    rows = await connection.fetch(  # whoever made the table may not have known of that column
+        "SELECT number, name, checksum, coalesce((to_jsonb(m) ->> 'usable_from')::int, number) "
+        "FROM streamworker.migrations m"
+    )
+    return {number: _Applied(*rest) for number, *rest in rows}
+
+
+def _missing(applied: dict[int, _Applied]) -> list[Migration]:
     ours = migrations()
-    if newer := sorted(set(applied) - {each.number for each in ours}):
+    newer = {number: each for number, each in applied.items() if number > len(ours)}
+    if any(each.usable_from > len(ours) for each in newer.values()):
         raise MigrationError(
-            f"the schema has migration {newer[-1]}, this version knows {len(ours)}: use the newer version"
+            f"the schema has migration {max(newer)}, this version knows {len(ours)}", "use the newer version"
         )
     for each in ours:
-        if each.number in applied and applied[each.number][1] != each.checksum:
+        if each.number in applied and applied[each.number].checksum != each.checksum:
             raise MigrationError(
-                f"migration {each.file} was applied in another form: compare the tables with "
-                "`streamworker mirror sql`, and put the form that was applied back"
+                f"migration {each.file} was applied in another form",
+                "compare the tables with `streamworker mirror sql`, and put the form that was applied back",
             )
     return [each for each in ours if each.number not in applied]

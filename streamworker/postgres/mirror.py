@@ -281,6 +281,13 @@ class Mirror:
             after=self._pruned_to,
         )
         self._pruned_to = pruned.reached
+        if pruned.conflicts or pruned.refused:
+            log.warning(
+                "mirror %s: %d rows of mirror_conflicts and %d of mirror_refused were too old, and went",
+                self._name,
+                pruned.conflicts,
+                pruned.refused,
+            )
         if pruned.days or pruned.jobs:
             log.info(
                 "mirror %s: %d days of transitions and %d jobs were too old",

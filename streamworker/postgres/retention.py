@@ -55,6 +55,17 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
+#: What was kept aside for somebody to look at.
+_ASIDE = """
+WITH gone AS (
+    DELETE FROM streamworker.{table} WHERE id IN (
+        SELECT id FROM streamworker.{table} WHERE namespace = $1 AND {since} < $2 ORDER BY id LIMIT $3)
+    RETURNING id
+)
+SELECT count(*) FROM gone
+"""
+DELETE_CONFLICTS = _ASIDE.format(table="mirror_conflicts", since="noticed_at")
+DELETE_REFUSED = _ASIDE.format(table="mirror_refused", since="refused_at")
 #: Before the first job.
 BEGINNING = "00000000-0000-0000-0000-000000000000"
 
@@ -67,11 +78,13 @@ class Pruned:
     jobs: int
     reached: str = BEGINNING  # time was up: the next call goes on after that job
     actions: int = 0
-    actions_left: bool = False  # time was up
+    conflicts: int = 0  # moves that were kept aside
+    refused: int = 0  # what could not be stored
+    words_left: bool = False  # time was up before they were gone
 
     @property
     def more(self) -> bool:
-        return self.reached != BEGINNING or self.actions_left
+        return self.reached != BEGINNING or self.words_left
 
 
 async def prune(
@@ -84,7 +97,7 @@ async def prune(
     after: str = BEGINNING,
 ) -> Pruned:
     """Drop the days before `now - keep`, of all namespaces, and this one's jobs that ended before, with what
-    operators did to them.
+    operators did to them, and what was kept aside before.
 
     They go until there are no more, or for about so many seconds. Days that somebody reads stay for now.
     """
@@ -99,32 +112,45 @@ async def prune(
         deleted, last = row
         jobs += deleted
         if deleted < CHUNK:
-            oldest_word = min(before, now - OLDEST)
-            actions, left = await _delete_actions(connection, namespace, oldest_word, until)
-            return Pruned(days, jobs, actions=actions, actions_left=left)
+            gone = [
+                await _delete(connection, what, statement, namespace, end, until)
+                for what, statement, end in (
+                    ("what operators did to jobs", DELETE_ACTIONS, min(before, now - OLDEST)),
+                    ("what contradicted what was known", DELETE_CONFLICTS, before),
+                    ("what could not be stored", DELETE_REFUSED, before),
+                )
+            ]
+            (actions, _), (conflicts, _), (refused, _) = gone
+            left = any(more for _, more in gone)
+            return Pruned(days, jobs, actions=actions, conflicts=conflicts, refused=refused, words_left=left)
         after = last
         if time.monotonic() >= until:
             return Pruned(days, jobs, after)
 
 
-async def _delete_actions(
-    connection: asyncpg.Connection, namespace: str, before: datetime.datetime, until: float
+async def _delete(
+    connection: asyncpg.Connection,
+    what: str,
+    statement: str,
+    namespace: str,
+    before: datetime.datetime,
+    until: float,
 ) -> tuple[int, bool]:
     """How many went, and whether time was up. They stay where the right is missing: it came later."""
-    actions = 0
+    gone = 0
     while True:
         try:
-            deleted = await connection.fetchval(DELETE_ACTIONS, namespace, before, CHUNK)
+            deleted = await connection.fetchval(statement, namespace, before, CHUNK)
         except Exception as error:
             if getattr(error, "sqlstate", None) != "42501":
                 raise
-            log.warning("what operators did to jobs before %s stays: %s", before.date(), error)
-            return actions, False
-        actions += deleted
+            log.warning("%s before %s stays: %s", what, before.date(), error)
+            return gone, False
+        gone += deleted
         if deleted < CHUNK:
-            return actions, False
+            return gone, False
         if time.monotonic() >= until:
-            return actions, True
+            return gone, True
 
 
 async def _drop_days(connection: asyncpg.Connection, before: datetime.date) -> tuple[datetime.date, ...]:

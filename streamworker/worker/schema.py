@@ -14,7 +14,7 @@ PATIENCE = 5.0
 
 
 async def look(dsn: str | None, worker: str) -> None:
-    """Warn if the schema is missing or behind.
+    """Warn if the schema is missing, behind or ahead, as `doctor` does.
 
     Says nothing where that cannot be known: without a Postgres, its driver, an answer, or the right to ask.
     """
@@ -29,19 +29,12 @@ async def look(dsn: str | None, worker: str) -> None:
     except (PostgresUnavailable, ConfigurationError):
         return
     try:
-        missing = await migrate.pending(connection)
-    except migrate.MigrationError as error:
-        log.warning("worker %s: Postgres: %s", worker, error)
+        found = await migrate.standing(connection)
     except Exception as error:
         if not passing(error):
             raise
     else:
-        if missing:
-            log.warning(
-                "worker %s: Postgres: %s is not applied, and jobs with effects or requests in the outbox may "
-                "have to wait for it: streamworker mirror migrate",
-                worker,
-                missing[0].file,
-            )
+        if found is not None:
+            log.warning("worker %s: Postgres: %s", worker, found)
     finally:
         connection.terminate()

@@ -11,9 +11,11 @@ import pytest
 
 from streamworker import App, enqueue_in
 from streamworker.embedded_postgres import EmbeddedPostgres
+from streamworker.ops import postgres_checks
 from streamworker.ops.checks import Severity
 from streamworker.ops.outbox_checks import STUCK_AFTER, judge, outbox
 from streamworker.outbox.depth import Depth
+from streamworker.postgres.migrate import migrations
 from tests.integration.cli_desk import Desk
 from tests.outbox.conftest import Relaying
 from tests.postgres.conftest import each_postgres as each_postgres
@@ -126,3 +128,49 @@ async def test_a_schema_that_is_behind_or_ahead_is_a_problem(
     (ahead, *rest) = await checks()
     assert (ahead[0], ahead[1], "has migration 5" in ahead[2]) == ("postgres", "problem", True)
     assert rest == good
+    right = next(each.checksum for each in migrations() if each.number == 4)
+    await sql.execute("UPDATE streamworker.migrations SET checksum = $1 WHERE number = 4", right)
+    await sql.execute("UPDATE streamworker.migrations SET usable_from = 4 WHERE number = 5")
+    (ahead, *rest) = await checks()
+    assert (ahead[0], ahead[1], "goes on with it" in ahead[2]) == ("postgres", "warning", True)
+    assert rest == good
+
+
+async def test_what_the_mirror_kept_aside_is_told_while_it_stands(
+    app: App, sql: asyncpg.Connection, dsn: str
+) -> None:
+    settings = replace(app.settings, postgres_dsn=dsn)
+    await sql.execute(
+        "INSERT INTO streamworker.mirror_refused (namespace, shard, entry, data, reason) "
+        "SELECT each, 0, '1-0', '', 'so' FROM unnest($1::text[]) AS each", [settings.namespace, "other"],
+    )  # fmt: skip
+
+    (aside, _) = await outbox(settings)
+
+    assert (aside.check, aside.severity) == ("kept aside", Severity.WARNING)
+    assert aside.found.startswith("0 moves in mirror_conflicts")
+    assert "1 row in mirror_refused" in aside.found
+
+
+async def test_who_keeps_an_old_transaction_open_is_named(
+    app: App, sql: asyncpg.Connection, dsn: str, roles: Roles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is updated, as the mirror's place is with each batch, gets slower until it ends."""
+    settings = replace(app.settings, postgres_dsn=dsn)
+    pid = await sql.fetchval("SELECT pg_backend_pid()")
+    async with sql.transaction(isolation="repeatable_read"):
+        await sql.execute("SELECT count(*) FROM streamworker.jobs")
+        assert [each.check for each in await outbox(settings)] == ["outbox"], "it is young"
+        monkeypatch.setattr(postgres_checks, "LONG_SECONDS", 0.0)
+
+        (held, _) = await outbox(settings)
+
+        assert (held.check, held.severity) == ("vacuum", Severity.WARNING)
+        assert held.found.startswith(f"process {pid} of postgres (")
+        # Another role is not told since when.
+        app_role = await asyncpg.connect(dsn.replace("postgres@", "streamworker_app@", 1))
+        monkeypatch.setattr(postgres_checks, "LONG_AGE", 0)
+        finding = await postgres_checks._holder(app_role)
+        assert finding is not None
+        assert "keeps a transaction open for " in finding.found
+        await app_role.close()

@@ -152,6 +152,48 @@ async def test_a_schema_of_a_newer_version_is_refused(empty_database: str) -> No
     await connection.close()
 
 
+@pytest.mark.parametrize(
+    ("later", "usable"), [([4], True), ([4, 4], True), ([4, 5], False), ([None, 4], False), ([None], False)]
+)
+async def test_a_release_goes_on_beside_what_was_only_added_and_says_so_once(
+    dsn: str, later: list[int | None], usable: bool, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Else the mirrors of before a rolling deploy stand still until its end."""
+    connection = await asyncpg.connect(dsn)
+    old = migrate.migrations()[:4]
+    said = ["" if number is None else f"-- Adds.\n-- usable from {number}\n" for number in later]
+    new = [Migration(5 + n, "more", f"{line}SELECT 1") for n, line in enumerate(said)]
+    monkeypatch.setattr(migrate, "migrations", lambda: [*old, *new])
+    await migrate.migrate(connection)
+    monkeypatch.setattr(migrate, "migrations", lambda: old)
+    migrate._say_once.cache_clear()
+
+    if usable:
+        for _ in range(2):
+            await migrate.require(connection)
+        found = f"the schema has migration {4 + len(later)}, this version knows 4 and goes on with it"
+        assert [each.message for each in caplog.records] == [f"Postgres: {found}: finish the upgrade"]
+        assert await migrate.migrate(connection) == []
+    else:
+        with pytest.raises(PostgresUnavailable, match="use the newer version"):
+            await migrate.require(connection)
+    await connection.close()
+
+
+async def test_what_was_migrated_before_that_was_written_down_is_brought_up_to_date(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("ALTER TABLE streamworker.migrations DROP COLUMN usable_from")
+    await migrate.require(connection)
+    ours = migrate.migrations()
+    monkeypatch.setattr(migrate, "migrations", lambda: [*ours, Migration(len(ours) + 1, "more", "SELECT 1")])
+
+    assert len(await migrate.migrate(connection)) == 1
+    await connection.close()
+
+
 async def test_what_mirror_sql_prints_is_what_migrate_does(
     empty_database: str, each_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:

@@ -115,6 +115,28 @@ async def test_what_operators_did_to_jobs_goes_with_them_and_what_they_set_stays
     assert [row["action"] for row in left] == ["pause", "cancelled"]
 
 
+async def test_what_was_kept_aside_goes_after_the_retention_of_moves(sql: asyncpg.Connection) -> None:
+    """It stayed for ever."""
+    noon = datetime.datetime.fromtimestamp(NOON / 1000, datetime.UTC)
+    times = [
+        (namespace, noon + datetime.timedelta(days=day)) for namespace in ("shop", "bank") for day in (0, 3)
+    ]
+    await sql.executemany(
+        "INSERT INTO streamworker.mirror_conflicts (noticed_at, namespace, shard, job_id, epoch, version, "
+        "at, entry, move) VALUES ($2, $1, 0, gen_random_uuid(), 0, 1, now(), '1-0', '')", times,
+    )  # fmt: skip
+    await sql.executemany(
+        "INSERT INTO streamworker.mirror_refused (refused_at, namespace, shard, entry, data, reason) "
+        "VALUES ($2, $1, 0, '1-0', '', 'so')", times,
+    )  # fmt: skip
+
+    done = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=noon + datetime.timedelta(days=6))
+
+    assert (done.conflicts, done.refused, done.more) == (1, 1, False)
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.mirror_conflicts") == 3
+    assert await sql.fetchval("SELECT count(*) FROM streamworker.mirror_refused") == 3
+
+
 async def test_where_the_right_is_missing_words_stay_and_the_mirror_goes_on(
     sql: asyncpg.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,12 +145,15 @@ async def test_where_the_right_is_missing_words_stay_and_the_mirror_goes_on(
     await sql.execute("CREATE ROLE older; GRANT USAGE ON SCHEMA streamworker TO older")
     await sql.execute("GRANT SELECT, DELETE ON ALL TABLES IN SCHEMA streamworker TO older")
     await sql.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA streamworker TO older")
-    await sql.execute("REVOKE DELETE ON streamworker.operator_actions FROM older; SET ROLE older")
+    for table in ("operator_actions", "mirror_conflicts", "mirror_refused"):
+        await sql.execute(f"REVOKE DELETE ON streamworker.{table} FROM older")
+    await sql.execute("SET ROLE older")
 
     pruned = await prune(sql, "shop", keep=datetime.timedelta(days=5), now=LATER)
 
     assert (pruned.jobs, pruned.more) == (1, False)
     assert "permission denied for table operator_actions" in caplog.text
+    assert "permission denied for table mirror_refused" in caplog.text
     await sql.execute("RESET ROLE; DROP OWNED BY older; DROP ROLE older")
 
 
