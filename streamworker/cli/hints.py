@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 
+from streamworker.store.handshake import redact
+
 #: What is at the end of a text or in backticks, and takes `--app`.
 _COMMAND = re.compile(
     r"streamworker (?:enqueue|jobs|dlq|cron|top|lanes|route|workers|tasks|explain|gates|limits|breakers|pause"
@@ -30,7 +32,7 @@ def remember(namespace: str, redis_url: str | None) -> None:
     if namespace != os.environ.get("STREAMWORKER_NAMESPACE"):
         _said.extend(("--app", namespace))
     if redis_url and redis_url != os.environ.get("STREAMWORKER_REDIS_URL"):
-        _said.extend(("--redis-url", "URL" if "@" in redis_url else redis_url))
+        _said.extend(("--redis-url", redis_url if redact(redis_url) == redis_url else "URL"))
 
 
 def copyable(text: str) -> str:

@@ -103,5 +103,6 @@ def test_a_hint_has_what_the_environment_does_not_say_and_no_password(
     assert after("shop", None) == ""
     assert after("shop", "redis://r:1/0") == " --redis-url redis://r:1/0"
     assert after("bar", "redis://:secret@r:1/0") == " --app bar --redis-url URL"
+    assert after("bar", "redis+sentinel://r/s?sentinel_password=secret") == " --app bar --redis-url URL"
     assert hints.copyable("see `streamworker top --help`") == "see `streamworker top --help`"
     hints.forget()
