@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamworker.cli import dlq_files, dlq_moves
+from streamworker.cli import dlq_edit, dlq_files, dlq_moves
 from streamworker.cli.letters import Asked, described
 from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, print_facts, print_table, say, short
@@ -148,6 +148,6 @@ def show(
 
 app.command()(dlq_moves.replay)
 app.command()(dlq_moves.discard)
-app.command()(dlq_files.edit)
+app.command()(dlq_edit.edit)
 app.command()(dlq_files.export)
 app.command("import")(dlq_files.bring_back)

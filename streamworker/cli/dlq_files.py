@@ -1,134 +1,23 @@
-"""`streamworker dlq edit`, `export` and `import`: dead letters in an editor and in files."""
+"""`streamworker dlq export` and `import`: dead letters in files."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
 from streamworker.cli.dlq_moves import SHOWN
-from streamworker.cli.edge import CommandFailed, read_json
+from streamworker.cli.edge import CommandFailed
 from streamworker.cli.letters import Asked, Chosen, JobIds, described
-from streamworker.cli.options import AppName, Json, RedisUrl, Yes, on_queue, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, say
-from streamworker.core.text import inert_json
-
-if TYPE_CHECKING:
-    from streamworker.ops.dlq import Edit
-
-
-def edit(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead job.")],
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=JSON", help="Give one argument this value; repeat it."),
-    ] = None,
-    args: Annotated[
-        str | None, typer.Option("--args", metavar="JSON", help="All arguments, as a JSON object.")
-    ] = None,
-    yes: Yes = False,
-    app: AppName = None,
-    redis_url: RedisUrl = None,
-    as_json: Json = False,
-) -> int:
-    """Change the arguments with which a dead job will be replayed; without options in $EDITOR.
-
-    The job stays dead until it is replayed, in its lane and behind the gates that it had. What was changed
-    stands in the log.
-
-    Example: streamworker dlq edit 01a22d35-48c5-7000-ab2c-b8855784618b --set total=99
-    """
-    from dataclasses import replace
-
-    from streamworker.ops import dlq
-    from streamworker.request import actor
-
-    settings = settings_of(app, redis_url)
-
-    async def look() -> Edit:
-        async with open_queue(settings) as queue:
-            return await dlq.prepare(queue, job_id)
-
-    async def act(wanted: Edit) -> tuple[dict[str, list[Any]], str | None]:
-        async with open_queue(settings) as queue:
-            changes = await dlq.edit(queue, wanted, actor=actor())
-            return changes, await dlq.objection(queue, wanted)
-
-    found = asyncio.run(look())
-    wanted = replace(found, args=_changed(found, sets, args))
-    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
-        for name, (old, new) in wanted.changes.items():
-            say(f"{name}: {json.dumps(old, ensure_ascii=False)} -> {json.dumps(new, ensure_ascii=False)}")
-        print("keep this? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say("nothing was changed")
-            return 1
-    changes, objection = asyncio.run(act(wanted))
-    if objection is not None:
-        say(f"warning: a replay would be refused: {objection}")
-    if as_json:
-        emit_json({"id": job_id, "changes": changes})
-    else:
-        say(f"{counted(len(changes), 'argument')} changed; {dlq.replay_command(job_id, found.letter.epoch)}")
-    return 0
-
-
-def _changed(found: Edit, sets: list[str] | None, args: str | None) -> dict[str, Any]:
-    if sets and args is not None:
-        raise CommandFailed("--set changes some arguments, --args gives all: one of them", code=2)
-    if args is not None:
-        return _object(args, "--args")
-    if sets:
-        changed = dict(found.envelope.args)
-        for each in sets:
-            name, equals, value = each.partition("=")
-            if not name or not equals:
-                raise CommandFailed(f"--set {each!r}: write NAME=JSON, such as total=99", code=2)
-            changed[name] = _json(value, f"--set {name}")
-        return changed
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CommandFailed("no terminal for an editor: say what to change with --set or --args", code=2)
-    text = inert_json(json.dumps(found.envelope.args, indent=2, ensure_ascii=False))
-    return _object(_in_editor(text), "the file")
-
-
-def _in_editor(text: str) -> str:
-    command = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    with tempfile.TemporaryDirectory(prefix="streamworker-") as folder:
-        file = Path(folder) / "arguments.json"
-        file.write_text(text + "\n", encoding="utf-8")
-        try:
-            ended = subprocess.run([*command, str(file)], check=False).returncode
-        except OSError as error:
-            raise CommandFailed(f"the editor {command[0]!r} does not start: {error}; set EDITOR") from None
-        if ended:
-            raise CommandFailed(f"the editor ended with {ended}; nothing was changed")
-        return file.read_text(encoding="utf-8")
-
-
-def _json(text: str, what: str) -> Any:
-    try:
-        return read_json(text)
-    except ValueError as error:
-        raise CommandFailed(f"{what}: {error}; texts need quotes, such as '\"a text\"'", code=2) from None
-
-
-def _object(text: str, what: str) -> dict[str, Any]:
-    found = _json(text, what)
-    if not isinstance(found, dict):
-        raise CommandFailed(f"{what}: arguments are a JSON object", code=2)
-    return found
 
 
 @described

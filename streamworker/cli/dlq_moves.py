@@ -1,4 +1,4 @@
-"""`streamworker dlq replay` and `discard`: what is asked before, shown meanwhile and said after."""
+"""`dlq replay` and `discard`, and `edit` of many: what is asked before, shown meanwhile and said after."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def replay(
                 reason=reason, progress=told,
             )  # fmt: skip
 
-    return _carry_out(settings, ("replay", "replayed"), act, chosen, count, dry_run, yes, as_json)
+    return carry_out(settings, ("replay", "replayed"), act, chosen, count, dry_run, yes, as_json)
 
 
 @described
@@ -117,10 +117,10 @@ def discard(
     async def act(queue: Queue, which: Which, dry: bool) -> Moved:
         return await dlq.discard(queue, which, actor=actor(), dry_run=dry, reason=reason)
 
-    return _carry_out(settings, ("discard", "discarded"), act, chosen, count, dry_run, yes, as_json)
+    return carry_out(settings, ("discard", "discarded"), act, chosen, count, dry_run, yes, as_json)
 
 
-def _carry_out(
+def carry_out(
     settings: Settings,
     verbs: tuple[str, str],
     act: Act,
@@ -130,6 +130,7 @@ def _carry_out(
     yes: bool,
     as_json: bool,
 ) -> int:
+    """Ask, act and tell; returns the exit code. `verbs` as in (replay, replayed)."""
     verb, done = verbs
 
     async def once(dry: bool) -> Moved:
@@ -157,7 +158,7 @@ def _carry_out(
 
 def _agreed(verb: str, once: Callable[[bool], Coroutine[None, None, Moved]]) -> bool:
     """Ask the person at the terminal. Raises CommandFailed when there is none."""
-    if not _somebody_is_there():
+    if not somebody_is_there():
         raise CommandFailed(
             f"this would {verb} several dead letters and nobody is at the terminal to ask; "
             "add --yes, or look first with --dry-run",
@@ -172,7 +173,7 @@ def _agreed(verb: str, once: Callable[[bool], Coroutine[None, None, Moved]]) -> 
 def _agree_on_all(verb: str, eligible: int, count: int | None) -> None:
     """Without any filter their number is asked for. Raises CommandFailed when it is another."""
     if count is None:
-        if not _somebody_is_there():
+        if not somebody_is_there():
             raise CommandFailed(
                 f"this would {verb} all {counted(eligible, 'dead letter')}: add --count {eligible}",
                 code=2,
@@ -183,7 +184,8 @@ def _agree_on_all(verb: str, eligible: int, count: int | None) -> None:
         raise CommandFailed(f"there are {eligible} to {verb}, another number was given; nothing was changed")
 
 
-def _somebody_is_there() -> bool:
+def somebody_is_there() -> bool:
+    """Whether anybody can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -167,6 +167,82 @@ def test_at_a_terminal_the_editor_is_opened(
     assert Envelope.decode(letters(desk)[0][b"env"]).args == {"total": 7}
 
 
+def misspelt(desk: Desk, count: int = 5) -> list[str]:
+    """Dead letters of a producer that wrote `totl`; one of them has the right name."""
+    publish(desk, pay=Declaration("normal", arguments=("total", "to"), required=("total",)))
+    ids = [desk.dead("pay", {"totl": n}, key=f"k{n}") for n in range(count - 1)]
+    return [*ids, desk.dead("pay", {"total": 9})]
+
+
+def args_of(desk: Desk) -> dict[str, dict[str, Any]]:
+    return {fields[b"id"].decode(): Envelope.decode(fields[b"env"]).args for fields in letters(desk)}
+
+
+def test_many_letters_get_the_same_change_and_the_log_says_who_and_why(desk: Desk) -> None:
+    *ids, right = misspelt(desk)
+    other = desk.dead("mail", {"totl": 1})
+
+    tried = desk.call("dlq", "edit", "--task", "pay", "--rename", "totl=total", "--dry-run")
+    assert tried.stdout == "4 could be edited\n"
+    assert tried.stderr.splitlines()[:2] == [f"such as {ids[0]}:", "total: (none) -> 0"]
+    assert args_of(desk)[ids[0]] == {"totl": 0}
+    change = ("dlq", "edit", "--task", "pay", "--rename", "totl=total", "--set", 'to="a"', "--reason", "typo")
+    told = desk.json(*change, "--yes")
+    again = desk.json(*change, "--yes")
+
+    assert told == {"eligible": 5, "edited": 5, "skipped": []}
+    assert args_of(desk) == {
+        **{job_id: {"total": n, "to": "a"} for n, job_id in enumerate(ids)},
+        right: {"total": 9, "to": "a"},
+        other: {"totl": 1},
+    }
+    assert again["edited"] == 0
+    assert {each["reason"] for each in again["skipped"]} == {"unchanged"}
+    lines = [fields[b"a"].decode() for _, fields in desk.redis.xrevrange(desk.keys.events, count=2)]
+    assert any(
+        f'{ids[0]} 0 edited {{"to":[null,"a"],"total":[null,0],"totl":[0,null]}}' in one for one in lines
+    )
+    assert any("dlq:edit" in one and "typo" in one for one in lines)
+    assert desk.json("dlq", "replay", "--task", "pay", "--yes")["replayed"] == 5
+
+
+def test_of_many_those_that_a_replay_would_refuse_are_left_alone(desk: Desk) -> None:
+    *ids, right = misspelt(desk, 3)
+    before = args_of(desk)
+
+    told = desk.json("dlq", "edit", *ids, right, "--set", "note=1", "--drop", "totl", "--yes", code=1)
+    both = desk.json("dlq", "edit", *ids, right, "--rename", "total=totl", "--yes", code=1)
+
+    assert args_of(desk) == before
+    assert [each["reason"] for each in told["skipped"]] == ["bad_arguments"] * 3
+    assert [each["reason"] for each in both["skipped"]] == ["unchanged", "unchanged", "bad_arguments"]
+
+
+def test_many_letters_are_not_changed_without_being_asked_for(desk: Desk) -> None:
+    misspelt(desk, 3)
+    before = args_of(desk)
+
+    assert "add --yes" in desk.refused("dlq", "edit", "--task", "pay", "--set", "total=1", code=2)
+    assert "add --count 2" in desk.call("dlq", "edit", "--all", "--rename", "totl=total", code=2).stderr
+    assert "say how" in desk.refused("dlq", "edit", "--task", "pay", "--args", "{}", code=2)
+    assert "OLD=NEW" in desk.refused("dlq", "edit", "--task", "pay", "--rename", "totl", code=2)
+
+    assert args_of(desk) == before
+
+
+def test_one_letter_can_be_tried_first(desk: Desk) -> None:
+    job_id = desk.dead("pay", {"totl": -1})
+
+    tried = desk.call("dlq", "edit", job_id, "--rename", "totl=total", "--dry-run")
+
+    assert tried.stderr.splitlines() == [
+        "total: (none) -> -1",
+        "totl: -1 -> (none)",
+        "2 arguments would be changed",
+    ]
+    assert args_of(desk) == {job_id: {"totl": -1}}
+
+
 # --- export and import -----------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from streamworker.ops.dlq.checks import Check, Skipped, replay_command
 from streamworker.ops.dlq.editing import Edit, NotEdited, edit, objection, prepare
 from streamworker.ops.dlq.filters import Filters
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find, key_of, letters, read_letter
+from streamworker.ops.dlq.mending import Mend, mend
 from streamworker.ops.dlq.moves import Moved, Which, discard
 from streamworker.ops.dlq.portable import BadLine, Imported, bring_back, end_line, export, read_lines
 from streamworker.ops.dlq.replaying import CALM, Pace, replay
@@ -20,6 +21,7 @@ __all__ = [
     "Edit",
     "Filters",
     "Imported",
+    "Mend",
     "Moved",
     "NotEdited",
     "Pace",
@@ -35,6 +37,7 @@ __all__ = [
     "key_of",
     "letters",
     "listing",
+    "mend",
     "objection",
     "prepare",
     "read_letter",

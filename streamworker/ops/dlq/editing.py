@@ -17,8 +17,9 @@ from streamworker.core.lane import MAX_PAYLOAD_BYTES
 from streamworker.core.text import truncate_text
 from streamworker.ops.dlq import checks
 from streamworker.ops.dlq.letters import DeadLetter, DeadLetterNotFound, find
-from streamworker.ops.dlq.moves import name_row
+from streamworker.ops.dlq.moves import name_row, note
 from streamworker.store import scripts
+from streamworker.store.connection import Argument
 from streamworker.store.queue import Queue
 
 #: Longest account of a change that the log keeps, in characters.
@@ -70,7 +71,7 @@ async def objection(queue: Queue, wanted: Edit) -> str | None:
     return None if known is None else checks.misfit(known, wanted.args.keys())
 
 
-async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]]:
+async def edit(queue: Queue, wanted: Edit, *, actor: str, reason: str = "") -> dict[str, list[Any]]:
     """Let the letter have these arguments, if it is still the same; returns the changes.
 
     What was changed, from what and to what, stands in the log with `actor`. Raises SerializationError or
@@ -79,8 +80,21 @@ async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]
     changes = wanted.changes
     if not changes:
         raise NotEdited(f"the arguments of job {wanted.letter.job_id} are already so")
+    await queue.know([wanted.envelope.task])
+    row = row_of(queue, wanted)
+    if reason:
+        await note(queue, actor, "edit", [wanted.letter.job_id], "eligible=1", reason)
+    (reply,) = await queue.run(
+        scripts.dlq_edit(clock="", actor=actor, retention_ms=scripts.RETENTION_MS, rows=row)
+    )
+    if reply == b"ALREADY":
+        raise NotEdited(f"somebody else dealt with job {wanted.letter.job_id} in the meantime")
+    return changes
+
+
+def row_of(queue: Queue, wanted: Edit) -> tuple[Argument, ...]:
+    """What the script is told of it, once the queue knows the task. Raises as `edit`."""
     was = wanted.envelope
-    await queue.know([was.task])
     # What was taken once, may stay: by a lane that took more, say.
     limit = max(
         queue.router.limit(wanted.letter.lane), len(codec.encode_args(was.args, limit=MAX_PAYLOAD_BYTES))
@@ -95,15 +109,5 @@ async def edit(queue: Queue, wanted: Edit, *, actor: str) -> dict[str, list[Any]
         delay_ms=was.delay_ms,
         trace=was.trace,
     )
-    detail = quote(truncate_text(orjson.dumps(changes).decode(), MAX_DETAIL), safe='{}[]":,')
-    (reply,) = await queue.run(
-        scripts.dlq_edit(
-            clock="",
-            actor=actor,
-            retention_ms=scripts.RETENTION_MS,
-            rows=(*name_row(wanted.letter), envelope, detail),
-        )
-    )
-    if reply == b"ALREADY":
-        raise NotEdited(f"somebody else dealt with job {wanted.letter.job_id} in the meantime")
-    return changes
+    detail = quote(truncate_text(orjson.dumps(wanted.changes).decode(), MAX_DETAIL), safe='{}[]":,')
+    return *name_row(wanted.letter), envelope, detail
