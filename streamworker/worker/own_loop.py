@@ -10,11 +10,13 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from streamworker.core.errors import ConfigurationError
@@ -25,7 +27,7 @@ log = logging.getLogger("streamworker.worker")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Threads beyond the slots, so that handlers which fill theirs leave some for looking up where Redis is.
+#: Threads beyond the slots, so that handlers of which each fills one leave some for the worker.
 SPARE_THREADS = 8
 #: Seconds that tasks which handlers left behind get to end when they are cancelled.
 LEFT_SECONDS = 1.0
@@ -34,8 +36,8 @@ LEFT_SECONDS = 1.0
 class Threads(ThreadPoolExecutor):
     """Those of the loop, as `asyncio.to_thread` uses them; counts what runs."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(most, thread_name_prefix="streamworker-loop")
+    def __init__(self, most: int, name: str) -> None:
+        super().__init__(most, thread_name_prefix=f"streamworker-{name}")
         self.busy = 0
         self._lock = threading.Lock()
 
@@ -86,7 +88,8 @@ def run(
     loop = make()
     asyncio.set_event_loop(loop)
     forks.leave_from(loop)
-    threads = Threads(slots + SPARE_THREADS)
+    threads, names = Threads(slots + SPARE_THREADS, "loop"), Threads(slots + SPARE_THREADS, "names")
+    _look_up_in(names, loop)
     others = {*threading.enumerate(), *_processes()}
     loop.set_default_executor(threads)
     shut_down = loop.shutdown_default_executor
@@ -94,13 +97,25 @@ def run(
     try:
         _complete(loop, loop.create_task(main))
     finally:
-        left = _cancel_all(loop) + threads.busy
+        left = _cancel_all(loop) + threads.busy + names.busy
+        names.shutdown(wait=not left)
         if not left:
             _complete(loop, loop.create_task(shut_down()))
         asyncio.set_event_loop(None)
         if not left:
             loop.close()
     return left or _waited_for(others)
+
+
+def _look_up_in(threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
+    """Look up names there: in the loop's own threads nobody would find Redis while a handler has them all."""
+    if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop has threads for it
+        return
+
+    async def look_up(host: Any, port: Any, **facts: int) -> Any:
+        return await loop.run_in_executor(threads, partial(socket.getaddrinfo, host, port, **facts))
+
+    loop.getaddrinfo = look_up  # type: ignore[method-assign]
 
 
 async def _stay_open(timeout: float | None = None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from streamworker import App, ConfigurationError, Context, Retry, Worker
 from streamworker.worker import own_loop
@@ -77,6 +78,41 @@ def test_a_worker_runs_in_the_loop_that_was_asked_for(
     ours = "uvloop" if asked == "uvloop" else "asyncio"
     assert found == [ours, found[1], "after SystemExit(3)", ours]
     assert found[1].startswith("streamworker-job")
+
+
+@pytest.mark.usefixtures("heard", "no_leaks")
+def test_a_handler_that_fills_the_threads_of_the_loop_keeps_nobody_from_finding_redis(
+    valkey: BenchServer, namespace: str
+) -> None:
+    """cpython#112169, lium-io#1164: asyncio looks up names in the threads that `asyncio.to_thread` uses."""
+    url = valkey.url.replace("127.0.0.1", "localhost")
+    app = App("names", redis_url=url, namespace=namespace, lease="1s")
+    free, filled = threading.Event(), asyncio.Event()
+
+    @app.task(retry=ONCE)
+    async def fill(ctx: Context) -> None:
+        waiting = [asyncio.ensure_future(asyncio.to_thread(free.wait)) for _ in range(40)]
+        await asyncio.sleep(0)
+        filled.set()
+        await asyncio.gather(*waiting)
+
+    @app.task(retry=ONCE)
+    async def after(ctx: Context) -> str:
+        return "found"
+
+    async def main() -> None:
+        async with app, serving(app, concurrency=4):
+            filling = await fill.enqueue()
+            await filled.wait()
+            with Redis.from_url(valkey.url) as redis:
+                redis.client_kill_filter(_type="normal", skipme=True)
+            try:
+                assert await (await after.enqueue()).result(10) == "found"
+            finally:
+                free.set()
+            await filling.result(10)
+
+    assert own_loop.run(main(), slots=4) == 0
 
 
 @pytest.mark.parametrize("asked", ["gevent", "UVLOOP"])
