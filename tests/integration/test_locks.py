@@ -147,8 +147,8 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lock(valkey: BenchServer, name
     @app.task(timeout="20s", retry=Retry.never())
     async def hold(ctx: Context) -> None:
         link = SyncLink(valkey.url)
-        async with ctx.lock("x", ttl="300ms") as lock:
-            end = time.monotonic() + 1.2
+        async with ctx.lock("x", ttl="800ms") as lock:
+            end = time.monotonic() + 2.4
             while time.monotonic() < end:
                 assert link.call("PTTL", key) > 0
                 time.sleep(0.02)  # noqa: ASYNC251 - the fault of which the lock must not suffer
@@ -172,7 +172,7 @@ def test_a_lock_that_is_lost_in_a_blocking_handler_is_told_by_check(
     @app.task(timeout="20s", retry=Retry.never())
     async def hold(ctx: Context) -> None:
         link = SyncLink(valkey.url)
-        async with ctx.lock("x", ttl="300ms") as lock:
+        async with ctx.lock("x", ttl="800ms") as lock:
             link.call("SET", Keys(namespace).lock("x"), "other:1 9", "PX", 1000)
             try:
                 while True:
