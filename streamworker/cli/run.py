@@ -181,6 +181,7 @@ def _run(
         return _supervise(target, processes, concurrency, lanes, grace, logs, endpoint, beside)
     from streamworker.cli.target import load_app
     from streamworker.settings import DEFAULT_GRACE, read_endpoint
+    from streamworker.worker import signals
     from streamworker.worker.worker import DEFAULT_CONCURRENCY, Worker
 
     read_endpoint(*endpoint)  # refused before the app is imported
@@ -194,7 +195,13 @@ def _run(
         metrics_host=endpoint[1],
         burst=burst,
     )
-    return worker.run()
+    try:
+        worker.run()
+    except KeyboardInterrupt:  # the second one, when its loop was closed
+        if not worker.stopping:
+            raise
+    signals.leave_with(worker.code)
+    return worker.code
 
 
 def _supervise(

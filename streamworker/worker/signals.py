@@ -6,11 +6,12 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from streamworker.worker.worker import Worker
@@ -86,6 +87,22 @@ def _leave(worker: str) -> None:
     with suppress(Exception):
         logging.shutdown()
     os._exit(1)
+
+
+def leave_with(code: int) -> None:
+    """From now on Ctrl-C and SIGTERM end the process at once and quietly, with this code.
+
+    For the main thread, once a worker and the loop that heard them have ended and nothing is left to be done.
+    """
+
+    def leave(number: int, frame: object) -> NoReturn:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # nobody reads it, or it is none
+                stream.flush()
+        os._exit(code)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
 
 
 @cache

@@ -153,6 +153,11 @@ class Worker:
             self._starting.end()
 
     @property
+    def code(self) -> int:
+        """What the process is to end with."""
+        return self._code
+
+    @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
         return self._stopping.is_set()

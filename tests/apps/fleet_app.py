@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import time
@@ -70,6 +71,22 @@ async def _deaf_at_the_end(app: App) -> AsyncIterator[None]:
 
 
 leaving = App("fleet", lifespan=_deaf_at_the_end)
+
+
+@asynccontextmanager
+async def _slow_to_go(app: App) -> AsyncIterator[None]:
+    """The interpreter's own end, made longer."""
+    yield
+    atexit.register(time.sleep, 20)
+    atexit.register(print, "the interpreter ends", flush=True)
+
+
+lingering = App("fleet", lifespan=_slow_to_go)
+
+
+@lingering.task
+async def nothing_else(ctx: Context) -> None:
+    """So that it has a task."""
 
 
 @leaving.task

@@ -85,14 +85,21 @@ def test_the_log_of_a_worker_lets_no_control_character_through(desk: Desk) -> No
         assert "\x1b" not in worker.log()
 
 
-def test_ctrl_c_ends_a_worker_gracefully(desk: Desk) -> None:
-    with WorkerProcess("cli_app:app", redis_url=desk.url, namespace=desk.namespace) as worker:
+@pytest.mark.parametrize("again", [None, signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_worker_gracefully(desk: Desk, again: signal.Signals | None) -> None:
+    """One that came when the loop had ended was a traceback."""
+    app = "cli_app:app" if again is None else "fleet_app:lingering"
+    with WorkerProcess(app, redis_url=desk.url, namespace=desk.namespace) as worker:
         wait_until(lambda: desk.json("workers"), what="the worker is up")
 
         os.kill(worker.pid, signal.SIGINT)
+        if again is not None:
+            worker.wait_for_log("the interpreter ends")
+            os.kill(worker.pid, again)
 
-        assert worker.wait() == 0
+        assert worker.wait(10) == 0
         assert "Traceback" not in worker.log()
+        assert "KeyboardInterrupt" not in worker.log()
 
 
 def test_the_level_of_the_log_can_be_chosen(desk: Desk) -> None:
