@@ -34,6 +34,8 @@ log = logging.getLogger("streamworker.worker")
 
 #: Seconds between two looks at the schedule.
 PROMOTE_EVERY = 0.1
+#: Seconds after which who is no keeper asks again whether to be it, at most: a large fleet rests in silence.
+ASK_EVERY = 0.5
 #: Due jobs that one call moves at most: 500 took up to 11 ms of Redis's time, and expiring them 28, as
 #: measured on the three servers; 100 take 2 and 6 (R32).
 PROMOTE_COUNT = 100
@@ -114,6 +116,7 @@ class Keeper:
     async def _keep(self) -> None:
         failures = 0
         while not self._stopping.is_set():
+            keeps = False
             try:
                 keeps = await self.elected("keeper")
                 await self.breakers.look(say=keeps)
@@ -127,8 +130,13 @@ class Keeper:
             except Exception:
                 failures += 1
                 log.exception("keeper")
-            next_in = min(PROMOTE_EVERY, max(WAKE_EVERY, self._opens_in))
+            next_in = self._next_in(keeps)
             await self._pause(max(next_in, backoff(failures)) if failures else next_in)
+
+    def _next_in(self, keeps: bool) -> float:
+        if keeps:
+            return min(PROMOTE_EVERY, max(WAKE_EVERY, self._opens_in))
+        return max(PROMOTE_EVERY, min(ASK_EVERY, self._term_ms / 4000))
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +112,31 @@ async def test_of_many_workers_one_sweeps(app: App, observer: Observer) -> None:
     await asyncio.gather(*tasks)
     for each in keepers:
         await each.close()
+
+
+async def test_a_fleet_at_rest_asks_seldom_who_keeps(own_server: OwnServer) -> None:
+    """B08: each worker asked ten times a second, one that had kept a fast rate before a hundred times."""
+    async with App("rest", redis_url=own_server().url, lease="12s") as app:
+        asked = {"first": 0, "second": 0}
+        keepers = {name: Keeper(app, name) for name in asked}
+        for name, each in keepers.items():
+
+            def told(script: str, seconds: float, name: str = name) -> None:
+                asked[name] += script == "elect"
+
+            each.timed(told)
+        first = asyncio.create_task(keepers["first"].run())
+        await wait_until_async(lambda: asked["first"], what="the first keeps")
+        keepers["second"]._opens_in = 0.01
+        began, second = time.monotonic(), asyncio.create_task(keepers["second"].run())
+        await wait_until_async(lambda: asked["first"] > 12, what="the first goes on")
+        await wait_until_async(lambda: asked["second"] > 2, what="the second asks as well")
+        assert asked["second"] <= (time.monotonic() - began) / keeper.ASK_EVERY + 1
+        for each in keepers.values():
+            each.stop()
+        await asyncio.gather(first, second)
+        for each in keepers.values():
+            await each.close()
 
 
 def last_sweep(observer: Observer) -> int:
