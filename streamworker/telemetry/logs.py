@@ -70,7 +70,31 @@ def _plain(name: object, value: object, depth: int = _DEPTH) -> Any:
 
 
 def _shown(value: object) -> str:
-    return redact(repr(value))
+    try:
+        return redact(repr(value))
+    except Exception:  # it has a `__repr__` that fails, or more digits than Python writes
+        return f"<{type(value).__name__}>"
+
+
+def _message(record: logging.LogRecord) -> str:
+    """What it says; where its arguments do not fit, both."""
+    try:
+        return redact(record.getMessage())
+    except Exception as error:
+        return f"{_shown(record.msg)} % {_shown(record.args)} ({type(error).__name__})"
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    """As JSON, whatever `extra=` has: a line that cannot be written is lost, and a traceback in its place."""
+    try:
+        return orjson.dumps(facts, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # half a surrogate pair, or a number beyond 64 bits
+        pass
+    try:
+        return json.dumps(facts, default=_shown)
+    except Exception:  # keys that are tuples, circles
+        plain = {name: fact if isinstance(fact, str) else _shown(fact) for name, fact in facts.items()}
+        return json.dumps(plain)
 
 
 class TextFormatter(logging.Formatter):
@@ -95,7 +119,7 @@ class JsonFormatter(logging.Formatter):
             "at": f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redact(record.getMessage()),
+            "message": _message(record),
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
@@ -104,11 +128,7 @@ class JsonFormatter(logging.Formatter):
             facts["error"] = redact(self.formatException(record.exc_info))
         if record.stack_info:
             facts["stack"] = redact(record.stack_info)
-        try:
-            line = orjson.dumps(facts, default=_shown, option=orjson.OPT_NON_STR_KEYS).decode()
-        except TypeError:  # half a surrogate pair, or a number beyond 64 bits
-            line = json.dumps(facts, default=_shown)
-        return inert_json(line)
+        return inert_json(_line(facts))
 
 
 class LinesHandler(logging.StreamHandler[TextIO]):

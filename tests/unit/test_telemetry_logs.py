@@ -340,6 +340,28 @@ def test_other_records_are_objects_with_their_facts(page: Page) -> None:
     assert "hunter2" not in json.dumps(line)
 
 
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_record_that_json_cannot_hold_is_a_line_all_the_same() -> None:
+    """Else `logging` writes its own traceback to stderr, of many lines, and what was said is lost."""
+    circle: list[Any] = []
+    circle.append(circle)
+    odd = [{("a", "b"): 1}, circle, Unshowable(), [Unshowable()], 10**5000, {Unshowable(): 1}]
+    records = [{"msg": "said %s", "args": ("so",), "odd": value} for value in odd]
+    records += [{"msg": "%d jobs", "args": ("seven",)}, {"msg": Unshowable()}]
+
+    lines = [json.loads(JsonFormatter().format(logging.makeLogRecord(each))) for each in records]
+
+    *said, misfit, unsaid = [line["message"] for line in lines]
+    assert said == ["said so"] * len(odd)
+    assert lines[0]["odd"] == "{('a', 'b'): 1}"
+    assert misfit == "'%d jobs' % ('seven',) (TypeError)"
+    assert "Unshowable" in unsaid
+
+
 @pytest.mark.parametrize(
     "text",
     [
