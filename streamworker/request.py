@@ -60,7 +60,8 @@ def actor() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number without a name
         user = "unknown"
-    return "".join(f"{user}@{socket.gethostname()}".split()) or "unknown"
+    word = "".join(f"{user}@{socket.gethostname()}".split()) or "unknown"
+    return word.encode(errors="replace").decode()  # a name that is no UTF-8 could not be sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from streamworker import (
     UnknownTask,
     Worker,
 )
+from streamworker.request import actor
 from streamworker.settings import Settings, read
 
 
@@ -173,6 +175,13 @@ def test_what_is_no_function_is_no_handler(what: Any) -> None:
     """A class would be called for an object, which is no result: each job a dead letter."""
     with pytest.raises(ConfigurationError, match="a handler is a function"):
         App("shop").task(name="work")(what)
+
+
+def test_whoever_acts_can_be_sent_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads what is no UTF-8 in the environment as half surrogates: no cancel of theirs was taken."""
+    monkeypatch.setenv("LOGNAME", os.fsdecode(b"jos\xe9 m"))
+
+    assert actor().encode().startswith(b"jos?m@")
 
 
 async def test_an_unknown_name_is_refused_before_anything_is_sent() -> None:
