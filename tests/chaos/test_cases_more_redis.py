@@ -113,8 +113,9 @@ async def test_steps_that_are_refused_keep_no_other_from_being_done(
         "NOPERM this user has no permissions to run the 'evalsha' command",
         "ERR ACL failure in script: User w has no permissions to run the 'xadd' command, on @user_script:1.",
         "ERR Error running script, on @user_script:1: Script killed by user with SCRIPT KILL.",
+        "MISCONF Errors writing to the AOF file: No space left on device script: 5f, on @user_script:1.",
     ],
-    ids=["too many", "rights", "rights of a script", "killed"],
+    ids=["too many", "rights", "rights of a script", "killed", "no disk in a script"],
 )
 async def test_an_outcome_that_the_server_will_not_hear_now_is_told_later(
     valkey: BenchServer, namespace: str, monkeypatch: pytest.MonkeyPatch, refusal: str

@@ -320,8 +320,11 @@ async def test_a_step_of_the_keeper_that_fails_keeps_no_other_from_being_done(
     async def refuse(self: Keeper) -> NoReturn:
         raise ReplyError("ERR a fault @user_script:7")
 
-    for step in ("promote", "wake", "drain"):
-        monkeypatch.setattr(Keeper, step, refuse)
+    async def err(self: Keeper) -> NoReturn:
+        raise LookupError("a reply that cannot be read")
+
+    for step, fault in {"promote": refuse, "wake": err, "drain": refuse}.items():
+        monkeypatch.setattr(Keeper, step, fault)
 
     @app.task(retry=ONCE)
     async def work(ctx: Context) -> int:

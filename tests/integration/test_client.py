@@ -36,7 +36,7 @@ from streamworker import (
 )
 from streamworker.core.ids import new_job_id
 from streamworker.embedded import EmbeddedServer
-from streamworker.store import lua
+from streamworker.store import awaiter, lua
 from tests.integration.history import Observer
 from tests.integration.serving import failure, serving
 from tests.proxy import Proxy
@@ -257,21 +257,38 @@ async def test_a_waiter_that_goes_leaves_no_other_unheard(app: App, monkeypatch:
             await go.wait()
         return await command(*arguments)
 
-    awaiter, waiting = queue._awaiter, [asyncio.ensure_future(jobs[0].result())]
-    await wait_until_async(lambda: jobs[0].id in awaiter._blocked_on, what="the first is waited for")
+    waiter, waiting = queue._awaiter, [asyncio.ensure_future(jobs[0].result())]
+    await wait_until_async(lambda: jobs[0].id in waiter._blocked_on, what="the first is waited for")
     monkeypatch.setattr(queue.caller, "command", held)
     waiting.append(asyncio.ensure_future(jobs[1].result()))
     await sent.wait()
     waiting.append(asyncio.ensure_future(jobs[2].result()))
-    await wait_until_async(lambda: jobs[2].id in awaiter._wanted, what="the third waits")
+    await wait_until_async(lambda: jobs[2].id in waiter._wanted, what="the third waits")
     waiting[1].cancel()
     await asyncio.sleep(0)
     go.set()
 
-    await wait_until_async(lambda: jobs[2].id in awaiter._blocked_on, timeout=1, what="the third is heard")
+    await wait_until_async(lambda: jobs[2].id in waiter._blocked_on, timeout=1, what="the third is heard")
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+    assert waiter._wanted == {}, "nobody is waited for any more"
+
+
+async def test_a_wake_up_that_never_comes_costs_one_look_more(
+    app: App, observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives for a minute, in which who waits may be frozen or cut off."""
+    monkeypatch.setattr(awaiter, "BLOCK", 0.05)
+    job = await app.tasks["double"].enqueue(2)
+    waiting = asyncio.ensure_future(job.result(20))
+    reads = await wait_until_async(lambda: app.queue()._awaiter._reads, what="it is waited for")
+    await wait_until_async(lambda: app.queue()._awaiter._reads > reads, what="it was waited for in vain")
+    record = observer.redis.get(observer.keys.job(job.id))
+    observer.redis.set(observer.keys.job(job.id), record.replace(b"\nwa=1", b""))  # nobody is to be woken
+
+    async with serving(app):
+        assert await waiting == 4
 
 
 # --- lost replies and outages ----------------------------------------------------------------------------

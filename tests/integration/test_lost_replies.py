@@ -392,6 +392,19 @@ async def test_a_session_that_redis_forgot_is_followed_by_a_higher_one(app: App,
             assert await wait_until_async(session, what="a new session") > before
 
 
+async def test_a_claim_that_finds_no_session_is_followed_by_one_at_once(
+    patient: App, producer: App, observer: Observer, journal: Journal
+) -> None:
+    """D5: the next heartbeat may be ten seconds away, and until then every claim would be refused."""
+    async with serving(patient) as worker:
+        await (await producer.tasks["work"].enqueue()).result(5)
+        observer.redis.delete(observer.keys.worker(worker.id))
+        job = await producer.tasks["work"].enqueue()
+        assert await job.result(5) == 1
+
+    assert_all_once(observer, journal, [job.id])
+
+
 async def test_replies_lost_again_and_again_under_load(
     patient: App, producer: App, proxy: Proxy, observer: Observer, journal: Journal
 ) -> None:

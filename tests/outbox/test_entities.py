@@ -14,6 +14,8 @@ from streamworker.postgres.connection import connect
 from streamworker.task import Task
 
 NEVER_TOLD = "SELECT id FROM streamworker.outbox WHERE attempted_at IS NULL ORDER BY id"
+#: Redis refuses a request by itself that says so.
+REFUSED = """UPDATE streamworker.outbox SET extra = '{"tenant": "a\\nb"}'"""
 
 
 @pytest.fixture
@@ -49,9 +51,11 @@ async def told(app: App, sql: asyncpg.Connection) -> list[int]:
 async def test_nobody_overtakes_one_of_which_nobody_knows_whether_it_was_told(
     app: App, sql: asyncpg.Connection, relay: Any, move: Task[..., Any]
 ) -> None:
-    for order, step in ((1, 1), (1, 2), (2, 1)):
+    for order, step in ((1, 1), (1, 2), (2, 1), (1, 3)):
         await enqueue_in(sql, move.call(order, step))
-    await sql.execute("UPDATE streamworker.outbox SET attempted_at = now() - interval '20 min' WHERE id = 1")
+    await sql.execute(
+        "UPDATE streamworker.outbox SET attempted_at = now() - interval '20 min' WHERE id IN (1, 4)"
+    )
 
     assert await relay() == 1
 
@@ -83,7 +87,7 @@ async def test_nobody_overtakes_one_that_redis_refuses_until_it_is_put_aside(
 ) -> None:
     for order, step in ((1, 1), (1, 2), (2, 1)):
         await enqueue_in(sql, move.call(order, step))
-    await sql.execute("""UPDATE streamworker.outbox SET extra = '{"tenant": "a\\nb"}' WHERE id = 1""")
+    await sql.execute(REFUSED + " WHERE id = 1")
 
     await relay()
     assert await told(app, sql) == [3]
@@ -92,6 +96,20 @@ async def test_nobody_overtakes_one_that_redis_refuses_until_it_is_put_aside(
         await relay()
     assert await told(app, sql) == [2, 3]
     assert await sql.fetchval("SELECT refused_at IS NOT NULL FROM streamworker.outbox WHERE id = 1")
+
+
+async def test_nobody_is_tried_behind_one_of_its_call_that_redis_refuses(
+    app: App, sql: asyncpg.Connection, relay: Any, move: Task[..., Any]
+) -> None:
+    """They are told one by one then, and the second might be taken."""
+    for order, step in ((1, 1), (1, 2), (2, 1)):
+        await enqueue_in(sql, move.call(order, step))
+    await sql.execute(REFUSED + " WHERE id <= 2")
+
+    await relay()
+
+    assert await told(app, sql) == [3]
+    assert await sql.fetchval("SELECT error FROM streamworker.outbox WHERE id = 2") == BEHIND
 
 
 async def test_one_that_is_tried_again_waits_for_none_behind_it(

@@ -16,10 +16,15 @@ from streamworker.outbox import table, waiting
 from streamworker.outbox.depth import measure
 from streamworker.outbox.relay import Relay
 from streamworker.postgres.connection import connect
+from streamworker.store import placing
 from tests.integration.serving import serving
 from tests.outbox.conftest import Relaying
 from tests.servers import ServerFactory
 from tests.waiting import wait_until_async
+
+#: As if a relay had died after it had told Redis of that one, or before.
+MARK_FIRST = """UPDATE streamworker.outbox SET attempted_at = now() - interval '1 min'
+WHERE id = (SELECT min(id) FROM streamworker.outbox)"""
 
 
 async def ordered(app: App, sql: asyncpg.Connection, *orders: int, **options: Any) -> list[Job[Any]]:
@@ -86,15 +91,20 @@ async def test_requests_that_are_rejected_hold_up_none_of_other_lanes_and_tenant
     rules = "depth priority 0 reject\nthrottle tenant:acme 1,3600000,1 reject"
     await queue.caller.command("HSET", queue.keys.policies, "declared:admission", rules)
     first, *_ = await ordered(app, sql, 1, 2, 3, 4, tenant="acme")
-    await ordered(app, sql, 5, 6, lane="priority")
+    _, doubtful = await ordered(app, sql, 5, 6, lane="priority")
     others = [*await ordered(app, sql, 7), *await ordered(app, sql, 8, tenant="bank")]
+
+    await sql.execute(
+        "UPDATE streamworker.outbox SET attempted_at = now() - interval '1 min' WHERE job_id = $1::uuid",
+        doubtful.id,
+    )
 
     assert await relaying() == 3
 
     there = await queue.caller.command("MGET", *(queue.keys.job(each.id) for each in (first, *others)))
     assert all(there)
     waits = "SELECT count(*) FROM streamworker.outbox WHERE published_at IS NULL AND attempted_at IS NULL"
-    assert await sql.fetchval(waits) == 5, "they certainly were not told"
+    assert await sql.fetchval(waits) == 4, "they certainly were not told; of one nobody knows"
 
 
 async def test_what_was_put_aside_can_be_given_up(
@@ -170,6 +180,10 @@ async def test_while_the_mirror_is_behind_an_old_request_waits(
     assert "behind" in await sql.fetchval("SELECT error FROM streamworker.outbox")
     await app.queue().caller.command("DEL", app.queue().keys.events)  # read
     assert await relay.round(connection) == 1
+    await ordered(app, sql, 1)
+    await sql.execute("UPDATE streamworker.outbox SET attempted_at = now() - interval '20 min'")
+    await app.tasks["ship"].enqueue(2)
+    assert await relay.round(connection) == 0, "it is behind again"
 
     await connection.close()
     await relay._queue.close()
@@ -278,15 +292,23 @@ async def test_requests_wait_while_redis_is_away_and_are_not_marked(
 
 
 async def test_while_redis_takes_no_jobs_requests_wait_unmarked(
-    app: App, sql: asyncpg.Connection, dsn: str, own_valkey: ServerFactory
+    app: App,
+    sql: asyncpg.Connection,
+    dsn: str,
+    own_valkey: ServerFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """But for one that was told before, as far as anybody knows; those of later calls as well."""
+    monkeypatch.setattr(placing, "BATCH", 1)
     server = own_valkey(config={"maxmemory": "1mb"})
     settings = type(app.settings)(app.settings.namespace, server.url, postgres_dsn=dsn)
-    await ordered(app, sql, 1, 2)
+    await ordered(app, sql, 1, 2, 3)
+    await sql.execute(MARK_FIRST)
     relay, connection = Relay(settings, dsn, "r"), await connect(dsn)
 
     assert await relay.round(connection) == 0
-    assert await sql.fetchval("SELECT count(attempted_at) FROM streamworker.outbox") == 0
+    marks = await sql.fetch("SELECT attempted_at FROM streamworker.outbox ORDER BY id")
+    assert [row["attempted_at"] is not None for row in marks] == [True, False, False]
 
     await connection.close()
     await relay._queue.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +13,11 @@ from streamworker import App
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Fail, Outcome, Release, Retry, Success
 from streamworker.core.states import ErrorClass, Reason
+from streamworker.worker import children as module
 from streamworker.worker import origin, wire
+from streamworker.worker.children import Children, Died, NotReady
 from streamworker.worker.origin import Origin
+from streamworker.worker.running import Running
 
 top = App("top")
 
@@ -113,3 +117,63 @@ def test_a_script_is_found_by_its_path_or_name(
 def test_what_is_no_app_is_refused() -> None:
     with pytest.raises(ValueError, match=r"is no App in a child process"):
         Origin(__name__, "CLAIM", {}).load()
+
+
+class Litter(Children):
+    """Children in memory: each is what `plan` says next."""
+
+    def __init__(self, *plan: Exception | Outcome) -> None:
+        super().__init__(top, 1)
+        self.plan = list(plan)
+
+    async def _take(self) -> Any:
+        if isinstance(error := self.plan[0], NotReady):
+            del self.plan[0]
+            raise error
+
+        async def run(*_: object) -> Outcome:
+            came = self.plan.pop(0)
+            if isinstance(came, Exception):
+                raise came
+            return came
+
+        return SimpleNamespace(run=run, alive=False)
+
+
+async def test_children_that_fail_now_and_then_are_not_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many in a row say that no child can live: over weeks there may be many more."""
+    monkeypatch.setattr(module, "FAILURES", 2)
+    monkeypatch.setattr(module, "backoff", lambda _: 0.0)
+    away = NotReady("the database is away")
+    litter = Litter(away, Success(), away, Died("by its job"), away, Success())
+
+    for outcome in (Success(), None, Success()):
+        if outcome is None:
+            with pytest.raises(Died):
+                await litter.run(Running(CLAIM), lambda: None)
+        else:
+            assert await litter.run(Running(CLAIM), lambda: None) == outcome
+
+
+async def test_a_child_that_comes_later_knows_what_operators_have_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    class Born:
+        alive = True
+
+        async def introduce(self, *_: object) -> None: ...
+
+        def tell_retries(self, text: str) -> None:
+            told.append(text)
+
+    child = Born()
+    monkeypatch.setattr(module, "Child", lambda *_, **__: child)
+    children = Children(top, 1)
+    children.tell_retries("* stop=x")
+
+    children._place, children.unloadable = cast(Origin, object()), None
+    await children.ready()
+
+    assert told == ["* stop=x"]

@@ -206,6 +206,12 @@ def test_own_errors(exc: BaseException, verdict: Verdict) -> None:
     assert classify(exc) == verdict
 
 
+def test_a_code_that_means_an_end_of_ours_is_no_handlers_to_give() -> None:
+    """A dead letter that says `expired` has passed its deadline; `cancelled` would be none at all."""
+    assert classify(PersistentError("no", code="expired")).code == "error_expired"
+    assert classify(TransientError("no", code="cancelled")).code == "error_cancelled"
+
+
 @pytest.mark.parametrize(
     "exc",
     [

@@ -13,6 +13,7 @@ from streamworker import App, Context
 from streamworker.core.job import Claim, encode_envelope
 from streamworker.core.outcome import Fail, Release, Success
 from streamworker.core.states import Reason
+from streamworker.effects.transaction import EffectCommitted
 from streamworker.worker import runner as module
 from streamworker.worker.runner import UNRESPONSIVE_AFTER, Runner
 from streamworker.worker.running import Running, Stop
@@ -165,6 +166,19 @@ async def test_a_plain_function_that_returns_a_coroutine_keeps_its_slot_to_the_e
 
     assert await bench.outcome() == Success()
     assert len(bench.freed) == 1
+
+
+async def test_an_effect_that_a_task_group_found_committed_is_the_jobs_success(
+    app: App, bench: Bench
+) -> None:
+    @app.task
+    async def work(ctx: Context) -> None:
+        found = BaseExceptionGroup("of a part", [EffectCommitted(b"1")])
+        raise BaseExceptionGroup("of the handler", [ValueError("beside it"), found])
+
+    bench.runner.start(claim_of("work"))
+
+    assert await bench.outcome() == Success(b"1", Reason.EFFECT_COMMITTED)
 
 
 async def test_a_look_for_an_effect_that_fails_leaves_the_job_to_the_next(
