@@ -203,8 +203,15 @@ def _way_out(known: Task[..., Any], handler: Callable[..., Any]) -> str:
 
 
 def _check_merging(task: Task[..., Any]) -> None:
-    """Raises ConfigurationError if jobs that must pass different gates would be merged."""
-    if task.coalescer is None or task.gates is None:
+    """Raises ConfigurationError if jobs that must pass different gates would be merged, or none could run."""
+    if task.coalescer is None:
+        return
+    if 0 < task.policy.deadline_ms <= task.coalescer.declared.window_ms:
+        raise ConfigurationError(
+            f"task {task.name}: its deadline is not longer than the window of coalesce=: each of its jobs "
+            "would expire while it waits for that"
+        )
+    if task.gates is None:
         return
     apart = sorted(set(task.gates.fields) - set(task.coalescer.fields))
     if apart:

@@ -130,8 +130,8 @@ def new_job(
     declared the gates. Raises SerializationError with the path of the bad value, PayloadTooLarge, or
     InvalidArgument for an argument that a gate's template cannot use.
     """
-    if options.delay_ms:
-        coalescer = None  # it has a time of its own
+    if options.delay_ms or (coalescer and 0 < options.deadline_ms <= coalescer.declared.window_ms):
+        coalescer = None  # it has a time of its own, or none for a window
     lengths: Sequence[int] = ()
     if coalescer is None:
         encoded = codec.encode_args(_plain(args), limit=MAX_PAYLOAD_BYTES)

@@ -20,6 +20,7 @@ def coalescer(declared: Coalesce, *names: str, required: tuple[str, ...] | None 
 
 
 COLLECT = Coalesce("collect", by="user:{user}", window="2s", limit=10)
+COLLECT_ALL = Coalesce("collect", window="2s")
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,21 @@ COLLECT = Coalesce("collect", by="user:{user}", window="2s", limit=10)
 def test_what_is_no_window_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Coalesce(**said)
+
+
+def test_no_job_expires_while_it_waits_for_its_window() -> None:
+    """A task's deadline is longer than its window; an event with a shorter one of its own goes alone."""
+    app = App("shop")
+
+    async def digest(ctx: Context, events: list[int]) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="each of its jobs would expire"):
+        app.task(coalesce=COLLECT_ALL, deadline="2s")(digest)
+    task = app.task(coalesce=COLLECT_ALL, deadline="1h")(digest)
+
+    assert task.call([1]).job.coalesce
+    assert task.options(deadline="3s").call([1]).job.coalesce
+    assert not task.options(deadline="2s").call([1]).job.coalesce
 
 
 def test_the_items_come_last_with_their_lengths() -> None:
