@@ -37,10 +37,11 @@ from streamworker.store.scripts import NewJob
 if TYPE_CHECKING:
     from streamworker.postgres.lookup import Remembered
 
-R = TypeVar("R")
+#: Covariant: a list may hold handles on jobs of several tasks.
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Job(Generic[R]):
+class Job(Generic[R_co]):
     """A handle on one job."""
 
     __slots__ = ("_source", "disposition", "id", "retry_after")
@@ -62,7 +63,7 @@ class Job(Generic[R]):
         """The job's state now. Raises JobNotFound once its record has expired, if Postgres has it not."""
         return (await view_of(self._source.get(), self.id)).status
 
-    async def result(self, timeout: Duration | None = None) -> R:
+    async def result(self, timeout: Duration | None = None) -> R_co:
         """What the handler returned, once it has.
 
         Raises JobFailed, ResultTimeout (the job goes on) or JobNotFound.

@@ -28,7 +28,8 @@ from streamworker.store.manifest import CronSpec, Declaration
 from streamworker.store.scripts import NewJob
 
 P = ParamSpec("P")
-R = TypeVar("R")
+#: Covariant: one list may hold calls of several tasks.
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Submitter(Protocol):
@@ -46,7 +47,7 @@ class Submitter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """A task with its arguments, encoded and checked, not yet enqueued."""
 
     job: NewJob
@@ -58,7 +59,7 @@ class Call(Generic[R]):
         """Whose job it is."""
         return self.app.settings.namespace
 
-    def handle(self) -> Job[R]:
+    def handle(self) -> Job[R_co]:
         """A handle on the job, which somebody else sees to."""
         return self.app.promise(self.job.job_id)
 
@@ -87,7 +88,7 @@ def jobs_of(calls: Iterable[Call[Any]], namespace: str) -> list[NewJob]:
     return jobs
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A registered handler. Calling it runs the handler itself, as in a unit test."""
 
     def __init__(
@@ -116,7 +117,7 @@ class Task(Generic[P, R]):
         return f"<Task {self.name}>"
 
     def __call__(self, /, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the handler itself: what it gives is R, or an awaitable of R for a coroutine function."""
+        """Run the handler itself: what it gives is R_co, or an awaitable of it for a coroutine function."""
         return self.handler(ctx, *args, **kwargs)
 
     def options(
@@ -129,7 +130,7 @@ class Task(Generic[P, R]):
         deadline: Duration | None = None,
         correlation_id: str | None = None,
         wait: Duration = 0.0,
-    ) -> BoundTask[P, R]:
+    ) -> BoundTask[P, R_co]:
         """The same task with options for one enqueue.
 
         `wait`: how long a request that is refused is sent again. Raises InvalidArgument or DurationError."""
@@ -146,11 +147,11 @@ class Task(Generic[P, R]):
             ),
         )
 
-    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call for `app.enqueue_many`. Raises BadArguments, SerializationError or PayloadTooLarge."""
         return self._call(NO_OPTIONS, args, kwargs)
 
-    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Enqueue one job. Raises as `Client.enqueue`, and BadArguments."""
         return await self._enqueue(NO_OPTIONS, args, kwargs)
 
@@ -181,13 +182,13 @@ class Task(Generic[P, R]):
         moment = datetime.fromtimestamp(tick_ms / 1000, UTC)
         return moment if self.cron is None else moment.astimezone(self.cron.schedule.zone)
 
-    async def _enqueue(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[R]:
+    async def _enqueue(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[R_co]:
         if self._app.router.by_pressure:
             await self._app.feel()
         call = self._call(options, args, kwargs)
         return await self._app.submit(call.job, call.key, options.wait)
 
-    def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R]:
+    def _call(self, options: Options, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call[R_co]:
         try:
             bound = self.signature.bind(args, kwargs)
         except BadArguments as error:
@@ -210,17 +211,17 @@ class Task(Generic[P, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundTask(Generic[P, R]):
+class BoundTask(Generic[P, R_co]):
     """A task with options."""
 
-    task: Task[P, R]
+    task: Task[P, R_co]
     chosen: Options
 
-    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call for `app.enqueue_many`."""
         return self.task._call(self.chosen, args, kwargs)
 
-    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Enqueue one job."""
         return await self.task._enqueue(self.chosen, args, kwargs)
 

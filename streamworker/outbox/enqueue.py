@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     SyncConnection = psycopg.Connection[Any] | SaConnection | Session
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Call(Protocol[R]):
+class Call(Protocol[R_co]):
     """What a task makes of its arguments: `task.call(...)`."""
 
     @property
@@ -47,7 +48,7 @@ class Call(Protocol[R]):
     def key(self) -> str | None: ...
     @property
     def namespace(self) -> str: ...
-    def handle(self) -> Job[R]: ...
+    def handle(self) -> Job[R_co]: ...
 
 
 #: Both rows in one statement. The casts are for drivers that send text. Times count from here, not from when
