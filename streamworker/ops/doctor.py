@@ -80,6 +80,7 @@ async def examine(
     found += counters(queue, depths, sorted(known))
     found += [quarantine(depths, sorted(known)), dead_letters(depths), await records(queue)]
     found += [await gate_checks.claims(queue, sorted(known)), await gate_checks.gates(queue)]
+    found.append(await gate_checks.pauses(queue))
     found += await leak_checks.leaks(queue)
     return found + await mirror(queue) + await outbox(queue.settings)
 

@@ -8,7 +8,9 @@ from streamworker.core import durations
 from streamworker.core.gates import words_of
 from streamworker.core.job import Record
 from streamworker.core.states import Status
+from streamworker.ops import tune
 from streamworker.ops.checks import Finding, ok, problem, warning
+from streamworker.ops.history import iso
 from streamworker.store.connection import ReplyError
 from streamworker.store.keys import GROUP, STREAM_SUFFIX
 from streamworker.store.queue import Queue
@@ -42,6 +44,20 @@ async def gates(queue: Queue) -> Finding:
             "`streamworker gates NAME` lists them",
         )
     return ok("gates", f"{seen} held gates looked at, each by a job that is alive")
+
+
+async def pauses(queue: Queue) -> Finding:
+    """Nothing is paused until somebody thinks of it."""
+    open_ended = [one for one in await tune.pauses(queue) if one.state == "paused" and one.until is None]
+    if not open_ended:
+        return ok("pauses", "nothing is paused without an end")
+    named = ", ".join(f"{one.scope} by {one.by} at {iso(one.since)}" for one in open_ended[:NAMED])
+    more = f" and {len(open_ended) - NAMED} more" if len(open_ended) > NAMED else ""
+    return warning(
+        "pauses",
+        f"paused until somebody resumes it: {named}{more}",
+        f"`streamworker resume {open_ended[0].scope}` if it was forgotten; all: `streamworker settings`",
+    )
 
 
 async def _holds(queue: Queue, gate: str, job_id: str) -> bool:

@@ -26,7 +26,7 @@ from tests.servers import BenchServer, ServerFactory
 CHECKS = {
     "server", "commands", "eviction", "memory", "persistence", "saving", "replication", "connections",
     "clock", "namespace", "workers", "schedule", "counters", "quarantine", "dead letters", "records",
-    "fleet", "deaths", "claims", "gates", "leaks",
+    "fleet", "deaths", "claims", "gates", "pauses", "leaks",
 }  # fmt: skip
 GOOD = {
     "maxmemory": "1000000000", "maxmemory-policy": "noeviction", "appendonly": "yes",

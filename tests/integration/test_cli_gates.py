@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
+from streamworker.cli.main import command_line
 from streamworker.core.gates import Gate, GateKind
 from streamworker.store import routing, scripts
 from streamworker.store.manifest import Declaration, publish_call
@@ -98,6 +100,25 @@ def test_a_resume_opens_over_a_minute_or_at_once(desk: Desk) -> None:
 
     assert len(desk.claim(9)) == 4
     assert desk.json("gates") == []
+
+
+def test_doctor_tells_of_a_pause_that_nobody_may_think_of(desk: Desk) -> None:
+    def told() -> dict[str, str]:
+        checks = json.loads(
+            CliRunner().invoke(command_line("doctor"), ["doctor", "--json"], env=desk.env).stdout
+        )
+        (found,) = [each for each in checks["checks"] if each["check"] == "pauses"]
+        return dict(found)
+
+    desk.call("pause", "lane:normal", "--for", "10m")
+    assert told()["severity"] == "ok"
+    desk.call("pause", "lane:bulk")
+    found = told()
+
+    assert found["severity"] == "warning"
+    assert "lane:bulk by" in found["found"]
+    assert "lane:normal" not in found["found"]
+    assert "`streamworker resume lane:bulk`" in found["advice"]
 
 
 @pytest.mark.parametrize("scope", ["normal", "lane:", "queue:normal", "tenant:a b"])
