@@ -14,12 +14,14 @@ from streamworker.ops import (
     fleet_checks,
     gate_checks,
     inspect,
+    lane_checks,
     leak_checks,
     sentinel_checks,
     server_checks,
     tune,
 )
 from streamworker.ops.checks import Finding, Severity, ok, problem, warning
+from streamworker.ops.known import lanes as declared_lanes
 from streamworker.ops.mirror_checks import mirror
 from streamworker.ops.outbox_checks import outbox
 from streamworker.store.connection import ReplyError
@@ -75,7 +77,13 @@ async def examine(
         found += tasks(oddities)
     known = {*lanes, *(row["lane"] for row in await inspect.lanes(queue))} - {BACKLOG}
     depths = await read_depths(queue, sorted(known))
-    found += [workers(depths, sorted(known), alive), schedule(queue, depths, bool(alive))]
+    served = {lane for worker in alive for lane in worker["lanes"]}
+    gone = lane_checks.gone(depths.stats, await declared_lanes(queue), served)
+    found += [
+        workers(depths, sorted(known - gone), alive),
+        *lane_checks.left(depths.stats, gone),
+        schedule(queue, depths, bool(alive)),
+    ]
     found += [*fleet_checks.agreement(alive, queue.settings.lease_ms), fleet_checks.deaths(depths.stats)]
     found += counters(queue, depths, sorted(known))
     found += [quarantine(depths, sorted(known)), dead_letters(depths), await records(queue)]

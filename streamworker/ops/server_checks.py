@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamworker.core.durations import format_ms
 from streamworker.core.errors import ServerUnsuitable
+from streamworker.core.text import counted
 from streamworker.ops.checks import Finding, ok, problem, warning
 from streamworker.store.connection import ReplyError
 from streamworker.store.events import pairs
@@ -29,6 +31,8 @@ SETTINGS = (
 MEMORY_WARNING, MEMORY_PROBLEM = 0.80, 0.95
 #: Seconds between our clock and Redis's that nobody need care about.
 CLOCK_TOLERANCE = 2.0
+#: ms that the newest entry of the log may be ahead of Redis's clock.
+PUT_BACK_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ async def check(queue: Queue) -> list[Finding]:
     found.append(usable)
     found += [eviction(facts), memory(facts), persistence(facts), saving(facts), replication(facts)]
     found += [connections(facts, queue.settings.lease), await clock(queue)]
-    return found
+    return found + await put_back(queue)
 
 
 def server(facts: Facts) -> Finding:
@@ -227,3 +231,29 @@ async def clock(queue: Queue) -> Finding:
             "let both follow NTP: jobs run by Redis's clock, logs and workers' start times by the machine's",
         )
     return ok("clock", shown)
+
+
+async def put_back(queue: Queue) -> list[Finding]:
+    """A finding if Redis's clock was put back, as by a failover to a server whose clock is behind.
+
+    The ids of the log never go back: the newest that there ever was tells.
+    """
+    try:
+        log = pairs(await queue.caller.command("XINFO", "STREAM", queue.keys.events))
+    except ReplyError:  # nothing was logged yet
+        return []
+    seconds, micros = await queue.caller.command("TIME")
+    newest_ms = int(log[b"last-generated-id"].partition(b"-")[0])
+    ahead_ms = newest_ms - (int(seconds) * 1000 + int(micros) // 1000)
+    if ahead_ms <= PUT_BACK_MS:
+        return []
+    waiting = int(await queue.caller.command("ZCARD", queue.keys.schedule))
+    return [
+        warning(
+            "clock",
+            f"Redis's clock was put back: the log has entries of {format_ms(ahead_ms)} from now. What had a "
+            f"due time by then waits so much longer, such as retries, delays ({counted(waiting, 'job')} in "
+            "the schedule) and pauses for a time",
+            "mend the clock (NTP), or let them go on: streamworker jobs hasten ID…, resume",
+        )
+    ]

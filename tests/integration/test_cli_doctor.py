@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from streamworker.core.ids import new_job_id
 from streamworker.ops.server_checks import (
     CLOCK_TOLERANCE,
     Facts,
@@ -20,12 +21,13 @@ from streamworker.ops.server_checks import (
     saving,
 )
 from streamworker.ops.server_checks import server as server_check
+from streamworker.store import scripts
 from tests.integration.cli_desk import Desk
 from tests.servers import BenchServer, ServerFactory
 
 CHECKS = {
     "server", "commands", "eviction", "memory", "persistence", "saving", "replication", "connections",
-    "clock", "namespace", "workers", "schedule", "counters", "quarantine", "dead letters", "records",
+    "clock", "namespace", "workers", "lanes", "schedule", "counters", "quarantine", "dead letters", "records",
     "fleet", "deaths", "claims", "gates", "pauses", "leaks",
 }  # fmt: skip
 GOOD = {
@@ -163,6 +165,31 @@ def test_jobs_in_a_lane_that_nobody_serves(desk: Desk) -> None:
 
     assert row["severity"] == "problem"
     assert row["found"] == "1 worker alive, serving normal, priority; jobs wait: 1 in night"
+
+
+def test_what_is_left_in_a_lane_that_a_deploy_removed_is_counted(desk: Desk) -> None:
+    """Its backlog was named nowhere, and of its jobs only that they lacked a worker."""
+    desk.put(lane="night")
+    desk.put(lane="night", delay="1h")
+    deferred = scripts.NewJob(
+        new_job_id(now_ms=1, random=bytes(8)), "pack", "night", b'{"t":"pack","a":{}}', backlog="asked"
+    )
+    desk.run(scripts.enqueue(clock="", rows=deferred.row()))
+    desk.claim()  # makes a worker for priority and normal
+    assert examine(desk)["lanes"]["severity"] == "ok", "nobody has said which lanes there are"
+    desk.run(scripts.declare(clock="", lanes="priority normal", rows=()))
+
+    found = examine(desk)
+
+    assert found["workers"]["severity"] == "ok"
+    assert found["lanes"]["severity"] == "problem"
+    assert found["lanes"]["found"] == (
+        "no app has the lane night any more, with 3 jobs in it: 1 queued, 1 for their time, 1 in the backlog"
+    )
+    *_, advice = found["lanes"]["advice"].split("streamworker ")
+    assert desk.json(*advice.split(), "--dry-run")["found"] == 3
+    desk.run(scripts.declare(clock="", lanes="priority normal night", rows=()))
+    assert examine(desk)["lanes"]["severity"] == "ok"
 
 
 def test_no_worker_and_nothing_to_do_is_a_warning(desk: Desk) -> None:
@@ -319,3 +346,19 @@ def test_a_clock_that_is_off_is_a_warning(desk: Desk, monkeypatch: pytest.Monkey
 
     assert row["severity"] == "warning"
     assert re.match(r"Redis's clock is 6[12]\.\d+ s behind", row["found"])
+
+
+def test_a_clock_that_was_put_back_is_named_with_what_waits_for_it(desk: Desk) -> None:
+    desk.put(delay="1h")
+    seconds, _ = desk.redis.time()
+    desk.redis.xadd(desk.keys.events, {"n": "9", "t": "1"}, id=f"{(seconds + 4) * 1000}-0")
+    assert examine(desk)["clock"]["severity"] == "ok"
+    last = desk.redis.xadd(desk.keys.events, {"n": "9", "t": "1"}, id=f"{(seconds + 3600) * 1000}-0")
+    desk.redis.xdel(desk.keys.events, last)
+
+    row = examine(desk)["clock"]
+
+    assert row["severity"] == "warning"
+    assert re.match(r"Redis's clock was put back: the log has entries of (59m|1h)", row["found"])
+    assert "1 job in the schedule" in row["found"]
+    assert "jobs hasten" in row["advice"]
