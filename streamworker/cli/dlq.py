@@ -10,7 +10,7 @@ import typer
 
 from streamworker.cli import dlq_edit, dlq_files, dlq_moves
 from streamworker.cli.letters import Asked, described
-from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, note_nobody, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, print_facts, print_table, say, short
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def list_letters(
         ],
     )
     say(f"{len(found['items'])} of {counted(found['total'], 'dead letter')}")
+    if not found["total"]:
+        note_nobody(settings)
 
 
 @app.command()
@@ -106,6 +108,8 @@ def causes(asked: Asked, app: AppName = None, redis_url: RedisUrl = None, as_jso
         ],
     )
     say(f"{counted(total, 'dead letter')}, {counted(len(found), 'cause')}")
+    if not total:
+        note_nobody(settings)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamworker.cli.edge import CommandFailed
-from streamworker.cli.options import AppName, Json, RedisUrl, on_queue, open_queue, settings_of
+from streamworker.cli.options import AppName, Json, RedisUrl, note_nobody, on_queue, open_queue, settings_of
 from streamworker.cli.output import counted, emit_json, print_facts, print_table, say
 from streamworker.core.states import Status
 
@@ -84,6 +84,8 @@ def list_jobs(
     )
     cut = "" if found.complete else "; there may be more: narrow it by options, or raise --limit"
     say(f"{counted(len(found.jobs), 'job')}, {counted(found.scanned, 'record')} looked at{cut}")
+    if not found.scanned:
+        note_nobody(settings)
     if found.unreadable:
         say(f"{counted(found.unreadable, 'record')} cannot be read; see `streamworker doctor`")
 

@@ -11,6 +11,7 @@ import typer
 
 from streamworker.cli import hints
 from streamworker.cli.edge import CommandFailed
+from streamworker.cli.output import say
 
 if TYPE_CHECKING:
     from streamworker.settings import Settings
@@ -112,3 +113,11 @@ def on_queue(settings: Settings, act: Callable[[Queue], Awaitable[T]]) -> T:
             return await act(queue)
 
     return asyncio.run(run())
+
+
+def note_nobody(settings: Settings) -> None:
+    """Say so, beside an empty answer, if no worker and no job was ever there: a typing error is no calm."""
+    from streamworker.ops import known
+
+    if not on_queue(settings, known.anybody):
+        say(f"note: no job was ever enqueued and no worker runs in {settings.namespace}; is the name right?")

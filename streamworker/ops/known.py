@@ -26,6 +26,11 @@ async def scope_is_known(queue: Queue, scope: str) -> bool:
             )
 
 
+async def anybody(queue: Queue) -> bool:
+    """Whether a worker or a job was ever there."""
+    return bool(await queue.caller.command("EXISTS", queue.keys.meta, queue.keys.stats))
+
+
 async def tasks(queue: Queue) -> list[str]:
     """Names of the tasks that workers have published."""
     return sorted(await declarations(queue))

@@ -168,3 +168,12 @@ def test_a_scan_has_its_bound_and_tells_how_far_it_is(desk: Desk) -> None:
     assert not found.complete
     assert told[-1] == (found.scanned, 0)
     assert [scanned for scanned, _ in told] == sorted(scanned for scanned, _ in told)
+
+
+def test_an_empty_answer_about_a_name_that_nobody_knows_says_so(desk: Desk) -> None:
+    """A typing error in --app looked like calm."""
+    for command in (("jobs", "list"), ("dlq", "list"), ("dlq", "causes")):
+        assert "in nobody; is the name right?" in desk.call(*command, "--app", "nobody").stderr
+    desk.put()
+    for known in (("jobs", "list", "--task", "none"), ("dlq", "list"), ("dlq", "causes")):
+        assert "is the name right?" not in desk.call(*known).stderr
