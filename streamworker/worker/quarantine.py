@@ -14,7 +14,7 @@ from collections.abc import Collection
 from streamworker.core.errors import StreamworkerError
 from streamworker.store.depths import Command
 from streamworker.store.keys import GROUP, Keys
-from streamworker.worker.children import Children, NotReady, Unloadable
+from streamworker.worker.children import Children, NotReady
 from streamworker.worker.keeper import Keeper
 from streamworker.worker.pump import Pump
 
@@ -55,9 +55,7 @@ class Quarantine:
                         pause = ALONE_AFTER
             except NotReady as error:
                 log.warning("jobs with strikes wait: %s", error)
-            except Unloadable:
-                continue  # from now on alone
-            except StreamworkerError as error:
+            except StreamworkerError as error:  # none can have the app, maybe: from now on alone
                 log.debug("quarantine: %s", error)
             except Exception:
                 log.exception("quarantine")

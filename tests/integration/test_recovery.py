@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from streamworker import Client, Job, JobFailed, Status
+from streamworker import App, Client, Context, Job, JobFailed, Status
 from streamworker.core.states import HELD
 from streamworker.store.keys import GROUP
+from streamworker.worker.keeper import SCAN_COUNT, Keeper
 from tests.integration.history import Allowance, Journal, Mark, Observer, judge
 from tests.processes import WorkerProcess
 from tests.servers import BenchServer
@@ -343,3 +344,30 @@ async def test_jobs_of_a_dead_worker_run_on_one_that_came_later(
 
     assert observer.statuses(job.id for job in jobs) == {"succeeded": 5}
     assert observer.leftovers() == []
+
+
+async def test_jobs_that_are_nowhere_are_found_among_many_records(
+    valkey: BenchServer, namespace: str, observer: Observer
+) -> None:
+    """D8: a step of the slow scan looks at one page, and the next one goes on behind it."""
+    async with App("nowhere", redis_url=valkey.url, namespace=namespace) as app:
+
+        @app.task
+        async def work(ctx: Context) -> None: ...
+
+        jobs = await app.enqueue_many(work.call() for _ in range(5 * SCAN_COUNT))
+        for job in jobs[::SCAN_COUNT]:
+            kind, entry = observer.record(job.id).entry or ("", "")
+            assert observer.redis.xdel(observer.keys.stream("normal", kind), entry) == 1
+        keeper = Keeper(app, "w1")
+        for _ in range(pages(observer)):
+            await keeper.repair()
+        await keeper.close()
+
+        lost = [observer.record(job.id).status for job in jobs[::SCAN_COUNT]]
+        assert lost == [Status.FAILED_TERMINAL] * 5
+
+
+def pages(observer: Observer) -> int:
+    """Steps in which a scan has certainly been through all keys."""
+    return 2 * (int(observer.redis.dbsize()) // SCAN_COUNT + 1)

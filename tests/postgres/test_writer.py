@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -148,6 +149,33 @@ async def test_a_life_in_many_batches_comes_to_the_same(desk: Desk) -> None:
     assert [tuple(row) for row in errors] == [(4, "TimeoutError: late", "transient:30000;j=0.1;f=1.0")]
 
 
+def lives(job: str) -> list[list[str]]:
+    """Of a job that is retried and succeeds; and of one that ends without, is replayed, and then succeeds."""
+    again = claimed(job, attempt=2, version=5, fence=9).replace("queued", "retry_scheduled", 1)
+    tried = [claimed(job), retried(job), again]
+    replay = [failed(job, attempt=2, version=7, fence=9), replayed(job, version=8)]
+    replay.append(claimed(job, version=9, epoch=1, fence=11))
+    replay.append(succeeded(job, version=11, epoch=1, fence=11))
+    return [[*tried, succeeded(job, attempt=2, version=7, fence=9)], [*tried, *replay]]
+
+
+async def test_what_comes_in_one_batch_comes_to_the_same_as_move_by_move(desk: Desk) -> None:
+    """Whatever one of the moves has set, a later one of the batch may have to take away again."""
+    lengths = [(life, moves) for life, lines in enumerate(lives(JOB)) for moves in range(1, len(lines) + 1)]
+    rows: dict[bool, list[Any]] = {True: [], False: []}
+    for number, (life, moves) in enumerate(lengths, 1):
+        for at_once, job in ((True, job_id(2 * number)), (False, job_id(2 * number + 1))):
+            journal = Journal()
+            entries = [journal.enqueued(job, p1=ENV)]
+            entries += [journal.entry(line, x1=b"late") for line in lives(job)[life][:moves]]
+            for batch in [entries] if at_once else [[entry] for entry in entries]:
+                desk.offset = replace(desk.offset, sequence=0)
+                await desk.write(*batch)
+            rows[at_once].append(list((await desk.job(job)).items())[1:])
+
+    assert rows[True] == rows[False]
+
+
 async def test_a_replay_begins_a_new_life_in_the_same_row(desk: Desk) -> None:
     journal = Journal()
     await desk.write(journal.enqueued(JOB, p1=ENV), journal.entry(claimed(JOB)), journal.entry(failed(JOB)))
@@ -183,6 +211,8 @@ async def test_a_batch_that_is_read_again_changes_nothing(desk: Desk) -> None:
     await desk.write(*entries)
     before = await desk.job()
 
+    again = await desk.write(*entries[:2])
+    assert desk.offset.sequence == len(entries), "what is there is no older for it"
     again = await desk.write(*entries)
     partly = await desk.write(*entries[1:], journal.enqueued(job_id(2), p1=ENV))
 
@@ -203,7 +233,8 @@ async def test_moves_that_come_late_are_kept_and_move_nothing_back(desk: Desk) -
 
     await desk.write(third)
     assert (await desk.job())["task"] is None
-    await desk.write(second)
+    twice = await desk.write(second, second)
+    assert (twice.moves, twice.known, twice.refused) == (1, 1, 0)
     await desk.write(first)
 
     assert await desk.moves() == LIFE
@@ -299,6 +330,16 @@ async def test_numbers_that_begin_anew_prove_that_redis_lost_its_data(desk: Desk
     assert desk.offset.loss is not None
     assert desk.offset.sequence == 1
     assert await desk.moves(job_id(2)) == [(0, 1, "queued")]
+
+
+async def test_they_prove_it_beside_a_row_that_postgres_refuses_too(desk: Desk) -> None:
+    await desk.write(*[Journal(first=40).enqueued(JOB)])
+    anew, bad = Journal(first=1), f"{JOB} queued claimed 1 1 0 99999999999 0 7 0 claimed"
+
+    written = await desk.write(anew.enqueued(job_id(2)), anew.entry(bad))
+
+    assert written.refused == 1
+    assert desk.offset.loss is not None
 
 
 async def test_entries_that_went_unread_are_counted(desk: Desk) -> None:

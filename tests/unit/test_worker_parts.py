@@ -1,20 +1,28 @@
-"""What a worker has not told Redis yet, and a session that is kept up whatever happens."""
+"""What a worker does beside its jobs, without Redis: outcomes, sessions, heartbeats, suspects."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections import deque
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from streamworker.core.errors import ConnectionLost
 from streamworker.core.job import Claim
 from streamworker.core.outcome import Success
+from streamworker.settings import Settings
 from streamworker.store import lua, scripts
-from streamworker.store.connection import ReplyError
+from streamworker.store.connection import ReplyError, SyncLink
+from streamworker.store.keys import Keys
 from streamworker.worker import renewal as module
 from streamworker.worker.flight import Flight
+from streamworker.worker.heartbeat import Answer, Heartbeat
 from streamworker.worker.holdings import Holdings
+from streamworker.worker.pump import Pump
+from streamworker.worker.quarantine import Quarantine, with_struck
 from streamworker.worker.renewal import Renewal
 from streamworker.worker.running import Running
 from streamworker.worker.session import Entry, Session
@@ -151,3 +159,97 @@ async def test_a_session_that_works_lets_the_next_failure_wait_for_nothing(pause
     assert pauses == []
     await _renewed(renewal)
     assert pauses == [2], "but one that never worked does"
+
+
+class Deaf:
+    """A connection that leads to a server which is no primary any more."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def script(self, *_: object) -> NoReturn:
+        raise ReplyError("READONLY You can't write against a read only replica.")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def beating() -> SimpleNamespace:
+    """A pump that holds nothing, as a heartbeat sees it, and a heartbeat of it."""
+
+    async def away(*_: object) -> NoReturn:
+        raise ConnectionLost("away")
+
+    session = SimpleNamespace(link=SimpleNamespace(script=away), worker="w")
+    standing = SimpleNamespace(out_of_touch=lambda: None, heard=lambda *_: None)
+    return SimpleNamespace(session=session, standing=standing, holdings=Holdings(["normal"]))
+
+
+async def test_a_worker_is_out_of_touch_after_a_lease_and_not_after_a_beat(beating: SimpleNamespace) -> None:
+    """D10: one lost beat ends no handler; and each beat asks anew where the primary is (R42)."""
+    out = asyncio.Event()
+    beating.standing.out_of_touch = out.set
+    heartbeat = Heartbeat(Settings("x", lease=0.3), cast(Pump, beating), on_session_lost=lambda: None)
+    link = Deaf()
+    heartbeat._link = cast(SyncLink, link)
+    began = time.monotonic()
+
+    heartbeat.start()
+    async with asyncio.timeout(5):
+        await out.wait()
+    took = time.monotonic() - began
+    beats = link.closed
+    heartbeat.stop()
+    await asyncio.to_thread(heartbeat._thread.join, 5)
+
+    assert took >= 0.3
+    assert beats > 1
+
+
+async def test_a_worker_that_has_said_good_bye_has_lost_no_session(beating: SimpleNamespace) -> None:
+    """A beat that was under way finds its key gone, and would begin another one."""
+    lost: list[None] = []
+    heartbeat = Heartbeat(Settings("x"), cast(Pump, beating), on_session_lost=lambda: lost.append(None))
+    gone = Answer(False, set(), {})
+
+    heartbeat._tell({}, gone)
+    await asyncio.sleep(0)
+    assert len(lost) == 1
+    heartbeat.stop()
+    heartbeat._tell({}, gone)
+    await asyncio.sleep(0)
+    assert len(lost) == 1
+
+
+async def test_of_two_lanes_with_suspects_neither_waits_for_all_of_the_other() -> None:
+    """D22: one at a time, in turn."""
+    left, read = {"priority": 2, "normal": 2}, list[str]()
+
+    async def ready() -> None: ...
+
+    async def run_apart(lane: str) -> bool:
+        read.append(lane)
+        left[lane] -= 1
+        return left[lane] > 0
+
+    children = SimpleNamespace(ready=ready)
+    quarantine = Quarantine(
+        cast(Pump, SimpleNamespace(run_apart=run_apart)), cast(Any, None), cast(Any, children), [], Keys("x")
+    )
+
+    await quarantine._apart(deque(left))
+
+    assert read == ["priority", "normal"] * 2
+
+
+async def test_a_suspect_that_somebody_runs_is_waited_for_by_nobody() -> None:
+    """Who claims nothing else until it can be had would do so again and again."""
+    pending = 0
+
+    async def command(*words: Any) -> Any:
+        return {"XLEN": 1, "XPENDING": [pending], "GET": None}[words[0]]
+
+    assert await with_struck(command, Keys("x"), ["normal"]) == ["normal"]
+    pending = 1
+    assert await with_struck(command, Keys("x"), ["normal"]) == []
