@@ -18,6 +18,7 @@ NAMES = (
     "streamworker.job",
     "streamworker.mirror",
     "streamworker.outbox",
+    "streamworker.postgres",
     "streamworker.supervisor",
     "streamworker.telemetry",
     "streamworker.testing",

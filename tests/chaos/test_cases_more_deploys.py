@@ -35,8 +35,8 @@ async def test_the_job_of_a_dead_worker_is_recovered_in_a_lane_that_the_next_rel
         await wait_until_async(
             lambda: observer.record(job.id).status == "retry_scheduled", timeout=15, what="it is recovered"
         )
-        (said,) = [one for one in await doctor.examine(after.queue()) if one.check == "workers"]
-        assert "jobs wait: 1 in bulk" in said.found
+        (said,) = [one for one in await doctor.examine(after.queue()) if one.check == "lanes"]
+        assert "no app has the lane bulk any more, with 1 job in it" in said.found
 
     async with shop(server, namespace, "bulk") as again, serving(again):
         await wait_until_async(

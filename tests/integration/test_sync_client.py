@@ -36,7 +36,7 @@ from streamworker import (
     SyncClient,
 )
 from streamworker.store import lua
-from streamworker.store.sync_links import LINKS, SyncCaller
+from streamworker.store.sync_links import LINKS, LinkPool, SyncCaller
 from tests.integration.history import Observer
 from tests.integration.serving import ThreadWorker
 from tests.proxy import Proxy
@@ -538,3 +538,12 @@ async def test_a_call_in_an_event_loop_is_warned_of_once_for_each_place(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             await asyncio.to_thread(client.get, job.id)
+
+
+def test_a_connection_that_comes_back_after_the_close_is_closed(valkey: BenchServer) -> None:
+    pool = LinkPool(valkey.url, limit=1, idle=1)
+    with pool.link() as link:
+        pool.close()
+        assert link.call("ECHO", "here") == b"here"
+    assert pool._idle == []
+    assert link._connection is None

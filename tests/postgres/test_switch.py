@@ -8,7 +8,7 @@ import asyncpg
 
 from streamworker.postgres import offsets
 from streamworker.postgres.mirror import Mirror
-from streamworker.postgres.switch import RESTORING, Switch
+from streamworker.postgres.switch import MARKER, OFF, RESTORING, Switch
 from streamworker.settings import Settings
 from streamworker.store.caller import Caller
 from streamworker.store.keys import Keys
@@ -40,4 +40,18 @@ async def test_a_restore_that_nobody_ended_does_not_keep_producers_out_for_ever(
     found = await offsets.read(sql, namespace, 0)
     assert found is not None
     assert found.loss is None
+    await caller.close()
+
+
+async def test_a_mirror_that_is_turned_off_in_the_middle_of_a_restore_keeps_nobody_out(
+    valkey: BenchServer, namespace: str
+) -> None:
+    keys = Keys(namespace)
+    caller = Caller(valkey.url, keys.tag)
+    switch = Switch(caller, keys)
+    await switch.close("marker")
+
+    await switch.off()
+
+    assert await caller.command("HMGET", keys.policies, RESTORING, MARKER) == [None, OFF.encode()]
     await caller.close()

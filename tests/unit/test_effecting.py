@@ -16,6 +16,7 @@ from streamworker.effects import attempt as attempt_module
 from streamworker.effects import connections as module
 from streamworker.effects.attempt import Effecting
 from streamworker.effects.connections import Connections
+from streamworker.effects.transaction import Transaction
 from streamworker.postgres.connection import PostgresUnavailable
 from streamworker.settings import Settings
 from streamworker.worker import burial
@@ -148,3 +149,17 @@ async def test_a_fault_of_ours_is_not_taken_for_a_postgres_that_is_away() -> Non
 
     with pytest.raises(LookupError):
         await burial.look(cast(Effecting, effecting), to_be_buried(), Envelope("pay", {}), {})
+
+
+async def test_a_transaction_that_does_not_begin_keeps_no_other_from_beginning() -> None:
+    """A handler that catches the error and tries again was told of a transaction within a transaction."""
+    inside = list[str]()
+
+    async def announce() -> NoReturn:
+        raise ConnectionLost("away")
+
+    effects = SimpleNamespace(enter=inside.append, leave=inside.clear, announce=announce)
+    for _ in range(2):
+        with pytest.raises(ConnectionLost):
+            await Transaction(cast(Any, effects), "reserve").__aenter__()
+        assert inside == []
