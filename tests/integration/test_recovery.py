@@ -203,7 +203,12 @@ async def test_killed_workers_lose_nothing_and_their_jobs_are_recovered_in_time(
     assert [(lag, bound) for lag, bound in lags if lag > bound] == []
     assert lags, "no worker held a job when it was killed: the load is too light to show anything"
     assert observer.leftovers() == []
-    assert observer.statuses(ids) == {"succeeded": len(ids)}
+    # A victim may have claimed a job of two deaths between our look and its own.
+    looped = [job for job in accepted if observer.record(job.id).status != Status.SUCCEEDED]
+    for job in looped:
+        with pytest.raises(JobFailed, match="crash_loop"):
+            await job.result(1)
+    assert len(looped) <= KILLS // 3
     assert (
         judge(
             accepted=ids,
