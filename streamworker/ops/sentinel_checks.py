@@ -21,7 +21,8 @@ async def check(url: str) -> list[Finding]:
     if sentinels is None:
         return []
     named, quorum = await asyncio.gather(
-        ask_each(url, *sentinels.question), ask_each(url, "SENTINEL", "CKQUORUM", sentinels.service)
+        ask_each(sentinels, *sentinels.question),
+        ask_each(sentinels, "SENTINEL", "CKQUORUM", sentinels.service),
     )
     return [judge(named, quorum)]
 

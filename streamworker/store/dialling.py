@@ -13,7 +13,7 @@ from streamworker.store.handshake import (
     unconnected,
 )
 from streamworker.store.replies import ReplyError
-from streamworker.store.sentinels import ASKING, Step, sentinels_of
+from streamworker.store.sentinels import ASKING, Sentinels, Step, sentinels_of
 
 
 def check_url(url: str) -> None:
@@ -87,11 +87,8 @@ async def _take(step: Step, given: dict[str, Any]) -> tuple[Any, Any]:
         raise
 
 
-async def ask_each(url: str, *command: str) -> dict[str, Any]:
-    """What each sentinel that the URL names replies, or the error, by its host:port."""
-    sentinels = sentinels_of(url)
-    if sentinels is None:
-        return {}
+async def ask_each(sentinels: Sentinels, *command: str) -> dict[str, Any]:
+    """What each of them replies, or the error, by its host:port."""
     given = _without_limits(ASKING)
 
     async def ask(at: str) -> Any:
